@@ -1,0 +1,272 @@
+"""The loop of all policy-gradient algorithms: sample groups, credit, learn, publish, account.
+
+A subclass says how many rollouts a task gets and what their advantages are; it never sees tokens. This file knows no tensors, no HTTP and no SQL:
+what a line asks of the machine is one call on the Run.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from agentlightning.algorithms.base import Algorithm
+from agentlightning.config import RunConfig
+from agentlightning.credit import CreditedRollout, assign
+from agentlightning.errors import ConfigError, RunFailed
+from agentlightning.learning.batch import Batch, LearnerStats
+from agentlightning.learning.loss_config import LossConfig
+from agentlightning.ledger import Ledger, count_calls, count_outcomes
+from agentlightning.types import Failure, Json, Mode, StepRecord
+
+if TYPE_CHECKING:
+    from agentlightning.run import Group, Run, Trace
+
+DEGENERATE = "degenerate_group"
+TOO_FEW = "too_few_in_group"
+RETRIED = "retried"
+
+
+class PolicyGradient(Algorithm):
+    """Base of algorithms that weight sampled tokens by an advantage."""
+
+    tasks_per_step: int = Field(8, ge=1)
+    """Tasks whose groups make one step's batch."""
+    dynamic_filtering: bool = False
+    """Sample further tasks until the step has `tasks_per_step` groups whose rewards differ, at most `filtering_rounds` times."""
+    filtering_rounds: int = Field(4, ge=1)
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    """The ratio is clipped below at 1 - clip_low."""
+    clip_high: float = Field(0.28, gt=0)
+    """The ratio is clipped above at 1 + clip_high."""
+    aggregation: Literal["token_mean", "sequence_mean", "dr_grpo"] = "token_mean"
+    """How token losses become one number: mean over all trained tokens, mean over rollouts of their token means, or a sum over a fixed length."""
+    fixed_length: int | None = Field(None, ge=1)
+    """With `dr_grpo`: the length each rollout's sum is divided by."""
+
+    @abstractmethod
+    def rollouts_per_task(self) -> int: ...
+
+    @abstractmethod
+    def advantages(self, rewards_G: Sequence[float]) -> list[float]:
+        """One advantage per rollout of a group, from their rewards. At least two rewards, not all equal."""
+
+    def check(self, config: RunConfig) -> None:
+        if config.sampling.temperature == 0:
+            raise ConfigError(
+                "sampling.temperature=0 in training: all rollouts of a group would be the same and there is nothing to learn from; "
+                "use 1.0, or `agl eval` to score a model greedily"
+            )
+        if self.aggregation == "dr_grpo" and self.fixed_length is None:
+            raise ConfigError("aggregation='dr_grpo' divides by a fixed length: set fixed_length to it, e.g. sampling.max_tokens")
+        if self.aggregation != "dr_grpo" and self.fixed_length is not None:
+            raise ConfigError(f"fixed_length={self.fixed_length} is read only by aggregation='dr_grpo', and it is {self.aggregation!r}")
+
+    def loss(self) -> LossConfig:
+        return LossConfig(
+            clip_low=self.clip_low, clip_high=self.clip_high, aggregation=self.aggregation, fixed_length=self.fixed_length
+        )
+
+    # ------------------------------------------------------------------ the story of a run and of a step
+
+    async def fit(self, run: Run) -> None:
+        total_steps = run.total_steps(self.tasks_per_step)
+        await run.start_learning(self.loss(), total_steps)
+        if run.config.evaluation.before:
+            await run.validate(0)
+        for step in range(run.last_step + 1, total_steps + 1):
+            record = await self.step(run, step)
+            if run.should_validate(step, total_steps):
+                await run.validate(step)
+            await run.maybe_checkpoint(step)
+            if run.reached(record):
+                break
+        await run.finish()
+
+    async def step(self, run: Run, step: int) -> StepRecord:
+        """Samples, credits, trains and publishes one step, and returns what was stored of it."""
+        clock = _Clock()
+        groups = await self.sample(run, step)
+        clock.mark("sampling")
+        credited = self.credit(groups)
+        if credited.succeeded == 0:
+            raise RunFailed(_all_failed(step, groups))
+        stats = await run.learn(credited.batch)
+        clock.mark("training")
+        ledger = self.account(run, groups, credited, stats, clock.seconds)
+        return await run.end_step(step, self.metrics(step, groups, credited, stats, ledger), ledger, groups)
+
+    async def sample(self, run: Run, step: int) -> list[Group]:
+        groups: list[Group] = []
+        for _ in range(self.filtering_rounds if self.dynamic_filtering else 1):
+            wanted = self.tasks_per_step - sum(1 for group in groups if _informative(group))
+            if groups and wanted <= 0:
+                break
+            tasks = run.take_tasks(wanted)
+            groups += await run.sample(Mode.TRAIN, step, tasks, self.rollouts_per_task(), first_group=len(groups))
+        return groups
+
+    def credit(self, groups: Sequence[Group]) -> Credited:
+        """Turns finished groups into a batch. A group's failures are masked and its advantages come from the others alone (invariant 4)."""
+        credited = Credited()
+        unit = 0
+        for group in groups:
+            scored = [trace for trace in group.traces if trace.scored]
+            rewards_G = [_reward(trace) for trace in scored]
+            kind = "too_few" if len(scored) < 2 else "trained" if _differ(rewards_G) else "degenerate"
+            credited.groups[kind] += 1
+            credited.succeeded += len(scored)
+            by_rollout: dict[str, float] = {}
+            if kind == "trained":
+                by_rollout = dict(zip((trace.rollout.id for trace in scored), self.advantages(rewards_G), strict=True))
+                credited.advantages.update(by_rollout)
+            trees: list[CreditedRollout] = []
+            for trace in group.traces:
+                reason = _why_masked(trace, kind)
+                for number, attempt in enumerate(trace.attempts):
+                    last = number == len(trace.attempts) - 1
+                    advantage = by_rollout.get(trace.rollout.id) if last else None
+                    tree = assign(
+                        trace.rollout.id, attempt.nodes, attempt.calls, advantage, unit=unit, mask=reason if last else RETRIED
+                    )
+                    credited.add(tree)
+                    if tree.trained:
+                        trees.append(tree)
+                unit += 1
+            if trees:
+                credited.trees.append(tuple(tree.tree for tree in trees))
+        return credited.done()
+
+    def account(
+        self, run: Run, groups: Sequence[Group], credited: Credited, stats: LearnerStats, seconds: dict[str, float]
+    ) -> Ledger:
+        traces = [trace for group in groups for trace in group.traces]
+        calls, branches = count_calls(call for trace in traces for attempt in trace.attempts for call in attempt.calls)
+        sampled = sum(len(n.token_ids) for trace in traces for attempt in trace.attempts for n in attempt.nodes if n.sampled)
+        return Ledger(
+            rollouts=count_outcomes(trace.rollout for trace in traces),
+            groups=dict(credited.groups),
+            calls=calls,
+            branches=branches,
+            sampled=sampled,
+            trained=stats.trained_tokens,
+            masked=dict(credited.masked),
+            staleness_max=max((run.trained_version - version for version in credited.versions), default=0),
+            parity_max=stats.parity.max,
+            parity_k3=stats.parity.k3,
+            seconds=seconds,
+        ).check()
+
+    def metrics(
+        self, step: int, groups: Sequence[Group], credited: Credited, stats: LearnerStats, ledger: Ledger
+    ) -> dict[str, Json]:
+        """One step's JSON line."""
+        scored = [trace for group in groups for trace in group.traces if trace.scored]
+        rewards = [_reward(trace) for trace in scored]
+        sampling_s, training_s = ledger.seconds.get("sampling", 0.0), ledger.seconds.get("training", 0.0)
+        return {
+            "step": step,
+            "reward": statistics.fmean(rewards),
+            "reward_std": statistics.pstdev(rewards),
+            "rewards": rewards,
+            "rollouts": dict(ledger.rollouts),
+            "groups": dict(ledger.groups),
+            "sampled_tokens": ledger.sampled,
+            "tokens_per_s": ledger.sampled / sampling_s if sampling_s > 0 else 0.0,
+            "calls": sum(ledger.calls.values()),
+            "loss": stats.loss,
+            "grad_norm": stats.grad_norm,
+            "lr": stats.lr,
+            "entropy": stats.entropy,
+            "ratio_mean": stats.ratio_mean,
+            "clip_fraction": stats.clip_fraction,
+            "parity_max": stats.parity.max,
+            "parity_mean": stats.parity.mean,
+            "parity_k3": stats.parity.k3,
+            "forward_tokens": stats.forward_tokens,
+            "flat_tokens": stats.flat_tokens,
+            "tree_groups": stats.tree_groups,
+            "flat_groups": stats.flat_groups,
+            "peak_memory": stats.peak_memory,
+            "sampling_s": sampling_s,
+            "training_s": training_s,
+            "advantages": credited.advantages,
+        }
+
+
+@dataclass(slots=True)
+class Credited:
+    """A step's batch under construction, with its counts."""
+
+    trees: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
+    advantages: dict[str, float] = field(default_factory=dict[str, float])
+    groups: Counter[str] = field(default_factory=Counter[str])
+    masked: Counter[str] = field(default_factory=Counter[str])
+    versions: set[int] = field(default_factory=set[int])
+    succeeded: int = 0
+    batch: Batch = Batch(())
+
+    def add(self, rollout: CreditedRollout) -> None:
+        self.masked.update(rollout.masked)
+        self.versions.update(node.version for node in rollout.tree.nodes if node.weights is not None)
+
+    def done(self) -> Credited:
+        self.batch = Batch(tuple(self.trees))  # pyright: ignore[reportArgumentType]
+        return self
+
+
+class _Clock:
+    """Wall time by phase, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.monotonic()
+
+    def mark(self, phase: str) -> None:
+        now = time.monotonic()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+
+def _reward(trace: Trace) -> float:
+    assert trace.rollout.reward is not None
+    return trace.rollout.reward
+
+
+def _differ(rewards_G: Sequence[float]) -> bool:
+    return max(rewards_G) - min(rewards_G) > 1e-9
+
+
+def _informative(group: Group) -> bool:
+    rewards_G = [_reward(trace) for trace in group.traces if trace.scored]
+    return len(rewards_G) >= 2 and _differ(rewards_G)
+
+
+def _why_masked(trace: Trace, kind: str) -> str:
+    """The reason under which a rollout's tokens are counted if it has no advantage."""
+    if not trace.scored:
+        return _failure_key(trace.rollout.failure, str(trace.rollout.status))
+    return DEGENERATE if kind == "degenerate" else TOO_FEW
+
+
+def _failure_key(failure: Failure | None, status: str) -> str:
+    return f"failed: {failure.reason}" if failure is not None else status
+
+
+def _all_failed(step: int, groups: Sequence[Group]) -> str:
+    """The commonest cause in words."""
+    failures = [trace.rollout.failure for group in groups for trace in group.traces if trace.rollout.failure is not None]
+    count = sum(len(group.traces) for group in groups)
+    if not failures:
+        return f"step {step}: none of {count} rollouts ended with a reward"
+    (reason, message), often = Counter((f.reason, f.message) for f in failures).most_common(1)[0]
+    return (
+        f"step {step}: all {count} rollouts failed and there is nothing to train on; the commonest cause, {often} of {count}: "
+        f"{reason}: {message}. `agl dev` runs a few rollouts and shows each one's trace"
+    )

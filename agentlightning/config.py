@@ -1,0 +1,170 @@
+"""Settings: typed, documented under each field, unknown keys refused with the nearest known ones.
+
+A run is one `RunConfig`. Values come, later over earlier, from defaults, a TOML file, ``AGL_...`` environment variables and flags or
+keyword arguments; `resolve` says where each came from. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agentlightning.types import Reason
+
+
+class Settings(BaseModel):
+    """Base of all settings: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class ModelConfig(Settings):
+    path: str = ""
+    """A Hugging Face model folder or hub id. Needed by everything that samples or trains."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the weights that sample. `auto`: float32 on CPU, bfloat16 on CUDA."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, ... `auto`: the first CUDA device, else CPU."""
+    tool_format: str | None = None
+    """How tool calls are written: `hermes`, `llama3_json` or `text`. None: chosen by probing the chat template."""
+
+
+class SamplingConfig(Settings):
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    """0 keeps the whole vocabulary."""
+    max_tokens: int = Field(256, ge=1)
+    """A ceiling on the tokens of one sample; an agent may ask for fewer."""
+    owner: Literal["run", "agent"] = "run"
+    """Who sets temperature, top_p and top_k. `run`: these values hold and the agent's are recorded; `agent`: the agent's request wins."""
+
+
+class EvaluationConfig(Settings):
+    temperature: float = Field(0.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    max_tokens: int = Field(256, ge=1)
+    every: int = Field(0, ge=0)
+    """Validate after every this many steps; 0: only before the first and after the last."""
+    before: bool = True
+    """Validate before the first step."""
+    rollouts_per_task: int = Field(1, ge=1)
+
+
+class EngineConfig(Settings):
+    slots: int = Field(64, ge=1)
+    """Requests that decode at once; more wait in a queue."""
+    kv_budget_gb: float | None = Field(None, gt=0)
+    """Memory for keys and values, live and reusable. None: 2 GB on CPU, 40% of the free memory on CUDA."""
+    context_length: int | None = Field(None, ge=2)
+    """Tokens of a prompt and its sample. None: the model's own limit, at most what the KV budget holds."""
+    prefix_cache: bool = True
+    """Keep the keys and values of finished requests, so that a next turn computes only what is new."""
+
+
+class LearnerConfig(Settings):
+    lr: float = Field(2e-5, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    warmup_steps: int = Field(0, ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """After the warmup, over the run's steps."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """The gradient is clipped to this norm."""
+    epochs: int = Field(1, ge=1)
+    """Passes over each step's batch."""
+    minibatches: int = Field(1, ge=1)
+    """Optimizer steps per pass; the batch's groups are divided among them."""
+    layout: Literal["auto", "tree", "flat"] = "auto"
+    """`tree` forwards what a group shares once; `flat` one row per path; `auto` takes the cheaper per group."""
+    max_row_tokens: int = Field(8192, ge=16)
+    """A row never holds more tokens than this; a single longer path is refused by name."""
+    head_chunk: int = Field(1024, ge=1)
+    """Positions whose logits are held at once."""
+    gradient_checkpointing: bool = False
+    old_logprobs: Literal["auto", "sampler", "recompute"] = "auto"
+    """The ratio's denominator: what the sampler recorded, or recomputed by the learner before its first step. `auto`: `sampler` in float32, else `recompute`."""
+    importance_cap: float = Field(2.0, gt=0)
+    """With `recompute`: the truncated importance weight between learner and sampler."""
+    memory_tuning: bool = True
+    """On Linux CPU, keep freed memory in the process (page faults cost a third of a step)."""
+
+
+class RunnerConfig(Settings):
+    n_runners: int = Field(8, ge=1)
+    """Attempts that run at once."""
+    isolation: Literal["auto", "thread", "process"] = "auto"
+    """`process`: own environment per attempt, killable. `thread`: past its deadline an attempt is abandoned. `auto`: process for `FILE.py:agent`, thread for a function object."""
+    deadline: float = Field(300.0, gt=0)
+    """Seconds an attempt may take."""
+    max_attempts: int = Field(1, ge=1)
+    """Attempts a failing rollout may use."""
+    lease: float = Field(60.0, gt=0)
+    """Seconds without a sign of life after which a runner counts as dead."""
+    failure_reward: dict[Reason, float] = Field(default_factory=dict)
+    """Score failures of these reasons instead of masking them, e.g. `{"agent_error": -1.0}`."""
+
+
+class GatewayConfig(Settings):
+    host: str = "127.0.0.1"
+    port: int = Field(0, ge=0, le=65535)
+    """0: a free one."""
+    orphan_grace: float = Field(30.0, ge=0)
+    """Seconds a call whose connection closed goes on sampling, waiting to be reclaimed by a retry."""
+    max_body_mb: float = Field(32.0, gt=0)
+    drain: float = Field(10.0, ge=0)
+    """Seconds that open calls get at shutdown."""
+
+
+class StoreConfig(Settings):
+    url: str | None = None
+    """`sqlite:///path`. None: `record.db` in the output folder."""
+    durability: Literal["process", "power"] = "process"
+    """`process` survives kill -9 of any process; `power` adds fsync."""
+
+
+class CheckpointConfig(Settings):
+    save_every: int = Field(10, ge=0)
+    """Steps between checkpoints; 0: only the last."""
+    keep: int = Field(2, ge=1)
+    """How many of the latest are kept, besides the best."""
+    best: bool = True
+    """Also keep the one with the best validation score."""
+
+
+class RunConfig(Settings):
+    """A whole run. Written to the run's folder as `config.json`, with where each value came from."""
+
+    name: str = "run"
+    output_dir: Path = Path("runs")
+    """A run's folder is made in here."""
+    seed: int = 0
+    steps: int | None = Field(None, ge=1)
+    """Training steps. None: as many as `epochs` need."""
+    epochs: int = Field(1, ge=1)
+    """Passes over the training tasks."""
+    stop_at: float | None = None
+    """End the training when a step's mean training reward reaches this."""
+    max_time: float | None = Field(None, gt=0)
+    """Seconds after which the run saves and ends as if interrupted once."""
+    deterministic: bool = False
+    """Fixed threads, one call at a time, no shared prefixes: a resumed run equals an uninterrupted one bit for bit. Slow."""
+    threads: int | None = Field(None, ge=1)
+    """Torch's threads. None: as many as cores."""
+    quorum: float = Field(1.0, gt=0, le=1)
+    """The share of a group that has to finish before `group_deadline` lets it go on without the rest."""
+    group_deadline: float = Field(900.0, gt=0)
+    """Seconds after which a group with its quorum goes on; the others are cancelled."""
+    model: ModelConfig = ModelConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    engine: EngineConfig = EngineConfig()
+    learner: LearnerConfig = LearnerConfig()
+    runner: RunnerConfig = RunnerConfig()
+    gateway: GatewayConfig = GatewayConfig()
+    store: StoreConfig = StoreConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()

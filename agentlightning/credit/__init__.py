@@ -1,0 +1,5 @@
+"""Credit: from rewards and a recorded trace tree to one weight for each sampled token, by pure functions. Knows no tensors and no store."""
+
+from agentlightning.credit.assign import CreditedRollout, assign
+
+__all__ = ["CreditedRollout", "assign"]

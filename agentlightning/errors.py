@@ -1,0 +1,52 @@
+"""The errors a user can meet. Each message is one line: what happened, with which value, and what to do about it."""
+
+from __future__ import annotations
+
+
+class AgentLightningError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class ConfigError(AgentLightningError):
+    """A setting, an argument or a combination of them that cannot work. Raised before anything starts."""
+
+
+class TaskError(ConfigError):
+    """A task file or data set that cannot be used."""
+
+
+class ModelError(ConfigError):
+    """A model folder that cannot be loaded or does not hold what training needs."""
+
+
+class MissingExtra(ConfigError):
+    """An optional library is not installed. The message is the command that installs it."""
+
+
+class ContextLengthError(AgentLightningError):
+    """A prompt does not fit the model's context. ``prompt_tokens`` and ``context_length`` are token counts."""
+
+    def __init__(self, prompt_tokens: int, context_length: int) -> None:
+        super().__init__(f"the prompt has {prompt_tokens} tokens and the model's context holds {context_length}")
+        self.prompt_tokens = prompt_tokens
+        self.context_length = context_length
+
+
+class TemplateError(AgentLightningError):
+    """A chat template refused a conversation (roles that must alternate, say). The message carries the template's own words."""
+
+
+class EngineError(AgentLightningError):
+    """The engine could not sample."""
+
+
+class StoreError(AgentLightningError):
+    """The record could not be written or read (disk full, folder not writable, database damaged)."""
+
+
+class LeaseLost(StoreError):
+    """An attempt was reported by a runner that no longer holds its lease. The report is refused."""
+
+
+class RunFailed(AgentLightningError):
+    """A run cannot go on. The message names the commonest cause in words."""

@@ -1,0 +1,97 @@
+"""Ledger: a step's accounts. What happened to each rollout and to each sampled token, and where the time went. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+
+from agentlightning.errors import AgentLightningError
+from agentlightning.types import Call, Json, Rollout, Status
+
+
+class LedgerError(AgentLightningError):
+    """The accounts do not add up: a sampled token is neither trained nor masked for a named reason. A defect, never to be ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The accounts of one step, or of a whole run (``total``). Tokens and rollouts are counts; ``seconds`` is wall time by phase.
+
+    ``rollouts`` is keyed by outcome: ``succeeded``, ``cancelled`` or ``failed: <reason>``. ``groups`` by ``trained``, ``degenerate`` (all rewards
+    equal: nothing to compare), ``too_few`` (fewer than two rollouts to compare). ``masked`` by reason; ``branches`` counts calls by how their prompt
+    relates to what was recorded before; ``staleness`` is how many versions behind the learner the trained tokens were sampled.
+    """
+
+    rollouts: Mapping[str, int] = field(default_factory=dict[str, int])
+    groups: Mapping[str, int] = field(default_factory=dict[str, int])
+    calls: Mapping[str, int] = field(default_factory=dict[str, int])
+    branches: Mapping[str, int] = field(default_factory=dict[str, int])
+    sampled: int = 0
+    trained: int = 0
+    masked: Mapping[str, int] = field(default_factory=dict[str, int])
+    staleness_max: int = 0
+    parity_max: float = 0.0
+    parity_k3: float = 0.0
+    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def check(self) -> Ledger:
+        """Returns itself, or raises LedgerError when sampled tokens are not exactly trained plus masked."""
+        masked = sum(self.masked.values())
+        if self.sampled != self.trained + masked:
+            raise LedgerError(
+                f"the ledger does not add up: {self.sampled} tokens sampled, {self.trained} trained, {masked} masked ({dict(self.masked)})"
+            )
+        return self
+
+    def to_json(self) -> dict[str, Json]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Ledger:
+        return cls(**value)
+
+
+def outcome(rollout: Rollout) -> str:
+    """The key a finished rollout is counted under."""
+    if rollout.status is Status.FAILED and rollout.failure is not None:
+        return f"failed: {rollout.failure.reason}"
+    return str(rollout.status)
+
+
+def count_outcomes(rollouts: Iterable[Rollout]) -> dict[str, int]:
+    return dict(Counter(outcome(rollout) for rollout in rollouts))
+
+
+def count_calls(calls: Iterable[Call]) -> tuple[dict[str, int], dict[str, int]]:
+    """Calls by status, and calls with a prompt by branch."""
+    calls = list(calls)
+    return (
+        dict(Counter(str(call.status) for call in calls)),
+        dict(Counter(call.branch for call in calls if call.prompt_node is not None)),
+    )
+
+
+def total(ledgers: Iterable[Ledger]) -> Ledger:
+    """The sum over steps; staleness and parity are the worst seen."""
+    rollouts, groups, calls, branches, masked = Counter[str](), Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    seconds: Counter[str] = Counter()
+    sampled = trained = staleness = 0
+    parity_max = parity_k3 = 0.0
+    for ledger in ledgers:
+        rollouts.update(ledger.rollouts)
+        groups.update(ledger.groups)
+        calls.update(ledger.calls)
+        branches.update(ledger.branches)
+        masked.update(ledger.masked)
+        for phase, value in ledger.seconds.items():
+            seconds[phase] += value  # pyright: ignore[reportArgumentType]  # Counter holds floats just as well
+        sampled += ledger.sampled
+        trained += ledger.trained
+        staleness = max(staleness, ledger.staleness_max)
+        parity_max = max(parity_max, ledger.parity_max)
+        parity_k3 = max(parity_k3, ledger.parity_k3)
+    return Ledger(
+        dict(rollouts), dict(groups), dict(calls), dict(branches), sampled, trained, dict(masked), staleness, parity_max, parity_k3,
+        dict(seconds),
+    )  # fmt: skip

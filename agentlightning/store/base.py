@@ -1,0 +1,144 @@
+"""Store: the record of runs, rollouts, attempts, calls, trace nodes, rewards, resources and steps, behind one async interface.
+
+Whatever a method acknowledges is durable against ``kill -9`` of any process (``durability="power"``: against power loss too).
+Methods may be awaited from any event loop in any thread. All raise StoreError when the database cannot be read or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from agentlightning.types import (
+    Attempt,
+    AttemptResult,
+    Call,
+    Failure,
+    Json,
+    Mode,
+    Node,
+    Reward,
+    Rollout,
+    RunRecord,
+    RunStatus,
+    Status,
+    StepRecord,
+)
+
+
+class Store(Protocol):
+    # ------------------------------------------------------------------ runs, steps, resources
+    async def create_run(self, run: RunRecord) -> None:
+        """Raises StoreError if the id exists."""
+        ...
+
+    async def get_run(self, run_id: str) -> RunRecord | None: ...
+
+    async def runs(self) -> list[RunRecord]:
+        """Newest first."""
+        ...
+
+    async def end_run(self, run_id: str, status: RunStatus, error: str | None = None) -> None:
+        """Sets the status (``running`` again on a resume: clears ``ended_at`` and ``error``)."""
+        ...
+
+    async def put_resources(self, run_id: str, resources: Mapping[str, Json]) -> int:
+        """Stores a new version of the run's named resources and returns it: 1, 2, ..."""
+        ...
+
+    async def get_resources(self, run_id: str, version: int | None = None) -> Mapping[str, Json]:
+        """The given or the latest version. Raises StoreError if there is none."""
+        ...
+
+    async def put_step(self, step: StepRecord) -> None:
+        """Inserts or replaces (a resumed run repeats the steps after its checkpoint)."""
+        ...
+
+    async def steps(self, run_id: str) -> list[StepRecord]:
+        """In order of step."""
+        ...
+
+    # ------------------------------------------------------------------ rollouts and attempts
+    async def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """Adds queued rollouts. One whose id exists is left as it is. Returns the stored ones, in the order given."""
+        ...
+
+    async def get_rollout(self, rollout_id: str) -> Rollout | None: ...
+
+    async def rollouts(
+        self,
+        run_id: str,
+        *,
+        step: int | None = None,
+        mode: Mode | None = None,
+        status: Status | None = None,
+    ) -> list[Rollout]:
+        """In order of creation."""
+        ...
+
+    async def lease(self, run_id: str, runner_id: str, *, limit: int, seconds: float) -> list[tuple[Rollout, Attempt]]:
+        """Hands out up to ``limit`` queued rollouts in the order they were enqueued, each with a new attempt.
+
+        No rollout is ever leased twice at once. The rollout becomes ``running``.
+        """
+        ...
+
+    async def renew(self, attempt_id: str, *, seconds: float) -> bool:
+        """Extends the lease; False when the attempt is no longer running (expired, cancelled, finished)."""
+        ...
+
+    async def finish(self, attempt_id: str, result: AttemptResult) -> Rollout:
+        """Ends the attempt, appends ``result.rewards`` and ends its rollout, in one transaction.
+
+        Reporting the same attempt a second time changes nothing. Raises LeaseLost when the attempt was ended by something else.
+        """
+        ...
+
+    async def retry(self, attempt_id: str, failure: Failure) -> Rollout:
+        """Ends the attempt as failed and queues its rollout again. Raises LeaseLost as ``finish`` does."""
+        ...
+
+    async def expire(self, *, now: float | None = None, max_attempts: int = 1) -> list[Attempt]:
+        """Ends attempts whose lease has passed, as ``lost``; their rollouts are queued again while attempts are left, else fail."""
+        ...
+
+    async def requeue_running(self, run_id: str) -> list[str]:
+        """On resume: ends every running attempt of the run as ``lost`` and queues its rollout again. Returns the rollout ids."""
+        ...
+
+    async def cancel(self, rollout_ids: Sequence[str], message: str) -> list[str]:
+        """Cancels those not yet final, with their attempts. Returns the ids it changed."""
+        ...
+
+    async def wait(self, rollout_ids: Sequence[str], *, timeout: float | None = None) -> list[Rollout]:
+        """Returns when at least one of the given rollouts is final (all that are), or after ``timeout`` seconds (possibly [])."""
+        ...
+
+    async def attempts(self, rollout_id: str) -> list[Attempt]: ...
+
+    async def get_attempt(self, attempt_id: str) -> Attempt | None: ...
+
+    # ------------------------------------------------------------------ calls, trace nodes, rewards
+    async def record(self, call: Call, nodes: Sequence[Node]) -> None:
+        """Stores a call with the nodes it added, all or nothing; durable on return. Inserts, or replaces a call of the same id."""
+        ...
+
+    async def set_call_status(self, call_id: str, status: str) -> None: ...
+
+    async def calls(self, attempt_id: str) -> list[Call]:
+        """In order of ``index``."""
+        ...
+
+    async def nodes(self, attempt_id: str) -> list[Node]:
+        """The trace tree, parents before children."""
+        ...
+
+    async def add_reward(self, reward: Reward) -> None:
+        """Refused with StoreError when its value is not finite or its attempt does not exist."""
+        ...
+
+    async def rewards(self, rollout_id: str) -> list[Reward]:
+        """In the order they were accepted."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,352 @@
+"""The nouns of Agent Lightning as plain typed records.
+
+Every room speaks in these. The module imports nothing of ours, holds no behaviour beyond small derived values, and must stay
+importable without torch or numpy: token ids and logprobs are ``array.array`` ("i" = int32, "f" = float32), which numpy and
+torch read without a copy.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+Json = Any
+"""A JSON value: None, bool, int, float, str, list or dict with string keys."""
+
+
+# --------------------------------------------------------------------------- outcomes
+
+
+class Mode(StrEnum):
+    """What a rollout is for. Only ``train`` rollouts are ever trained."""
+
+    TRAIN = "train"
+    VAL = "val"
+    DEV = "dev"
+
+
+class Status(StrEnum):
+    """The state of a rollout or an attempt: ``queued -> running -> succeeded | failed | cancelled``."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        return self in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
+
+
+class Reason(StrEnum):
+    """Why an attempt failed. A failure is masked, never scored, unless ``failure_reward`` names its reason."""
+
+    AGENT_ERROR = "agent_error"
+    """The agent raised, or its process exited."""
+    TIMEOUT = "timeout"
+    """The attempt passed its deadline."""
+    EMPTY = "empty"
+    """No reward of any kind, or no call reached the endpoint in training."""
+    BAD_REWARD = "bad_reward"
+    """A returned, emitted or graded reward was not a finite number."""
+    INCOMPLETE = "incomplete"
+    """A call of the attempt could not be recorded whole."""
+    CONTEXT_LENGTH = "context_length"
+    """A prompt did not fit the model's context and the agent did not recover."""
+    LOST = "lost"
+    """The runner died or stopped renewing its lease."""
+    CANCELLED = "cancelled"
+    """The run cancelled it: quorum met, shutdown, or the user asked."""
+
+
+class FinishReason(StrEnum):
+    """Why sampling stopped."""
+
+    STOP = "stop"
+    """An end-of-turn token or a stop string was sampled."""
+    LENGTH = "length"
+    """``max_tokens`` or the context ran out."""
+    CANCELLED = "cancelled"
+    """The request was withdrawn while it was sampling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt failed: a typed reason, one line for people, and the traceback where there is one."""
+
+    reason: Reason
+    message: str
+    traceback: str = ""
+
+
+# --------------------------------------------------------------------------- messages
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's request to run a tool. ``arguments`` is the raw text, which need not be valid JSON."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn, in the form every wire is translated to.
+
+    ``role`` is ``system``, ``user``, ``assistant`` or ``tool`` (a wire's ``developer`` becomes ``system``). ``content`` is
+    plain text ("" where the wire had null, nothing or an empty list). ``reasoning`` is None where the wire carried none.
+    """
+
+    role: str
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool offered to the model. ``parameters`` is a JSON schema."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+
+# --------------------------------------------------------------------------- sampling
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one sample is drawn, fully resolved: what the engine was told, not what the agent asked for.
+
+    ``temperature`` 0 is greedy. ``top_k`` 0 and ``top_p`` 1 keep the whole vocabulary. ``stop_token_ids`` end a turn and stay in
+    the sample, as do the tokens of a ``stop`` string.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 256
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+
+    @property
+    def cuts_support(self) -> bool:
+        """Whether some of the vocabulary can never be drawn, so that ``log_kept`` has to be recorded."""
+        return self.temperature > 0 and (self.top_p < 1.0 or self.top_k > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The kept support of each token of a segment under top_p or top_k, ragged.
+
+    ``ids[offsets[t]:offsets[t + 1]]`` are the token ids that could have been drawn at position t. len(offsets) = tokens + 1.
+    """
+
+    ids: array[int]
+    offsets: array[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of sampled tokens drawn under one policy version. Lengths of all arrays are equal.
+
+    ``logprobs`` are natural logs under the full softmax at the temperature used (temperature 0: at temperature 1).
+    ``log_kept`` is the log of the probability mass of the kept support, present only where ``params.cuts_support``: the behaviour
+    logprob of a token is ``logprobs[t] - log_kept[t]``. A token whose kept support has one member was forced.
+    """
+
+    token_ids: array[int]
+    logprobs: array[float]
+    version: int
+    log_kept: array[float] | None = None
+    kept: Kept | None = None
+
+
+# --------------------------------------------------------------------------- the record
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of an attempt's trace tree: only the tokens it adds to its parent's path.
+
+    ``id`` counts from 0 within the attempt, parents before children; ``parent`` is None for a root. Given tokens have no
+    logprobs and no version. ``call_index`` is the call that added it.
+    """
+
+    id: int
+    parent: int | None
+    sampled: bool
+    token_ids: array[int]
+    call_index: int
+    logprobs: array[float] | None = None
+    log_kept: array[float] | None = None
+    kept: Kept | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRecord:
+    """One of a call's ``n`` samples: the leaf node it ends in, and the message the client was given."""
+
+    node: int
+    finish: FinishReason
+    message: Message
+
+
+class CallStatus(StrEnum):
+    COMPLETE = "complete"
+    """Recorded whole, and its reply was written to its end."""
+    ABANDONED = "abandoned"
+    """The client left and nobody reclaimed the reply: its tokens are masked, the attempt stays trainable."""
+    INCOMPLETE = "incomplete"
+    """Recording failed. The attempt is never trained."""
+    REFUSED = "refused"
+    """Answered with an error before sampling (context length, bad request). It has no samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One model call of an attempt. ``prompt_node`` is the last node of its prompt; the samples' nodes hang below it.
+
+    ``branch`` says how its prompt relates to the tree: ``root`` (the attempt's first), ``continued`` (extends a recorded
+    sample), ``forked`` (same prompt as an earlier call, or an earlier turn replayed), or the reason why no sample could be
+    continued: ``new`` (another conversation), ``edited``, ``tools_changed``, ``template``.
+    """
+
+    id: str
+    attempt_id: str
+    index: int
+    wire: str
+    model: str
+    policy: str
+    status: CallStatus
+    branch: str
+    prompt_node: int | None
+    samples: tuple[SampleRecord, ...]
+    asked: Mapping[str, Json]
+    used: SamplingParams | None
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    sampled_tokens: int = 0
+    agent: str | None = None
+    error: str | None = None
+    received_at: float = 0.0
+    first_token_s: float | None = None
+    total_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A score. It attaches to a rollout, and within it to one call or one agent where those are given. Append-only.
+
+    ``source`` is ``return``, ``emit``, ``grader``, ``rule`` or ``failure_reward``.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    value: float
+    name: str = "reward"
+    source: str = "emit"
+    call_id: str | None = None
+    agent: str | None = None
+    reason: str | None = None
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One execution of an agent on a task. ``seed`` fixes everything random below it.
+
+    ``group`` names the rollouts that are compared with each other; ``index`` is the place within it. ``reward`` is the final one
+    and is None until the rollout succeeded (or ``failure_reward`` named its failure).
+    """
+
+    id: str
+    run_id: str
+    task: Json
+    mode: Mode
+    step: int
+    group: str
+    index: int
+    seed: int
+    resources_version: int
+    status: Status = Status.QUEUED
+    attempt_id: str | None = None
+    reward: float | None = None
+    failure: Failure | None = None
+    created_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at a rollout, held by a runner under a lease. ``number`` counts from 1. ``lease_until`` is Unix time in seconds."""
+
+    id: str
+    rollout_id: str
+    number: int
+    runner_id: str
+    status: Status
+    lease_until: float
+    started_at: float
+    ended_at: float | None = None
+    failure: Failure | None = None
+    output: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptResult:
+    """What a runner reports when an attempt ended: either ``rewards`` whose last ``final`` entry counts, or a ``failure``."""
+
+    status: Status
+    reward: float | None = None
+    failure: Failure | None = None
+    output: Json = None
+    rewards: tuple[Reward, ...] = ()
+
+
+class RunStatus(StrEnum):
+    RUNNING = "running"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    """Ended early on purpose: Ctrl-C or max_time. Its last checkpoint is whole."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run of an algorithm over tasks, as the store keeps it. ``config`` is the resolved configuration."""
+
+    id: str
+    name: str
+    folder: str
+    status: RunStatus
+    config: Mapping[str, Json]
+    created_at: float
+    ended_at: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One training step as the store keeps it: ``metrics`` is the JSON line, ``ledger`` the step's accounts."""
+
+    run_id: str
+    step: int
+    policy_version: int
+    rollout_ids: tuple[str, ...]
+    metrics: Mapping[str, Json]
+    ledger: Mapping[str, Json]
+    checkpoint: str | None = None
+    ended_at: float = 0.0
