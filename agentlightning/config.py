@@ -1,17 +1,33 @@
 """Settings: typed, documented under each field, unknown keys refused with the nearest known ones.
 
 A run is one `RunConfig`. Values come, later over earlier, from defaults, a TOML file, ``AGL_...`` environment variables and flags or
-keyword arguments; `resolve` says where each came from. Nothing here imports torch.
+keyword arguments; `resolve` (config_sources.py) lays them over one another and says where each came from. Nothing here imports torch.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentlightning.types import Reason
+
+if TYPE_CHECKING:
+    from agentlightning.config_sources import Resolved as Resolved
+    from agentlightning.config_sources import describe_run as describe_run
+    from agentlightning.config_sources import reference as reference
+    from agentlightning.config_sources import resolve as resolve
+
+_IN_SOURCES = ("Resolved", "describe_run", "reference", "resolve")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _IN_SOURCES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from agentlightning import config_sources  # it imports the classes below
+
+    return getattr(config_sources, name)
 
 
 class Settings(BaseModel):
@@ -21,6 +37,8 @@ class Settings(BaseModel):
 
 
 class ModelConfig(Settings):
+    """The model that samples and is trained."""
+
     path: str = ""
     """A Hugging Face model folder or hub id. Needed by everything that samples or trains."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -32,95 +50,124 @@ class ModelConfig(Settings):
 
 
 class SamplingConfig(Settings):
-    temperature: float = Field(1.0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
+    """How training samples."""
+
+    temperature: float = Field(default=1.0, ge=0)
+    """Higher is more random. 0 is greedy and refused in training."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Keep the smallest set of tokens whose probability is at least this. 1 keeps all."""
+    top_k: int = Field(default=0, ge=0)
     """0 keeps the whole vocabulary."""
-    max_tokens: int = Field(256, ge=1)
+    max_tokens: int = Field(default=256, ge=1)
     """A ceiling on the tokens of one sample; an agent may ask for fewer."""
     owner: Literal["run", "agent"] = "run"
     """Who sets temperature, top_p and top_k. `run`: these values hold and the agent's are recorded; `agent`: the agent's request wins."""
 
 
 class EvaluationConfig(Settings):
-    temperature: float = Field(0.0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
-    max_tokens: int = Field(256, ge=1)
-    every: int = Field(0, ge=0)
+    """How validation and `agl eval` sample, and when validation happens."""
+
+    temperature: float = Field(default=0.0, ge=0)
+    """0 is greedy."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """As in `[sampling]`."""
+    top_k: int = Field(default=0, ge=0)
+    """As in `[sampling]`."""
+    max_tokens: int = Field(default=256, ge=1)
+    """A ceiling on the tokens of one sample."""
+    every: int = Field(default=0, ge=0)
     """Validate after every this many steps; 0: only before the first and after the last."""
     before: bool = True
     """Validate before the first step."""
-    rollouts_per_task: int = Field(1, ge=1)
+    rollouts_per_task: int = Field(default=1, ge=1)
+    """More than one makes sense with a temperature above 0."""
 
 
 class EngineConfig(Settings):
-    slots: int = Field(64, ge=1)
+    """The engine inside the process."""
+
+    slots: int = Field(default=64, ge=1)
     """Requests that decode at once; more wait in a queue."""
-    kv_budget_gb: float | None = Field(None, gt=0)
+    kv_budget_gb: float | None = Field(default=None, gt=0)
     """Memory for keys and values, live and reusable. None: 2 GB on CPU, 40% of the free memory on CUDA."""
-    context_length: int | None = Field(None, ge=2)
+    context_length: int | None = Field(default=None, ge=2)
     """Tokens of a prompt and its sample. None: the model's own limit, at most what the KV budget holds."""
     prefix_cache: bool = True
     """Keep the keys and values of finished requests, so that a next turn computes only what is new."""
 
 
 class LearnerConfig(Settings):
-    lr: float = Field(2e-5, gt=0)
+    """How a batch becomes the next version: AdamW on the algorithm's loss."""
+
+    lr: float = Field(default=2e-5, gt=0)
+    """AdamW's learning rate, at its peak where there is a schedule."""
     betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    warmup_steps: int = Field(0, ge=0)
+    """AdamW's decay rates of the gradient's first and second moment."""
+    eps: float = Field(default=1e-8, gt=0)
+    """AdamW's term against division by zero."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decoupled weight decay."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises from 0."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """After the warmup, over the run's steps."""
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
     """The gradient is clipped to this norm."""
-    epochs: int = Field(1, ge=1)
+    epochs: int = Field(default=1, ge=1)
     """Passes over each step's batch."""
-    minibatches: int = Field(1, ge=1)
+    minibatches: int = Field(default=1, ge=1)
     """Optimizer steps per pass; the batch's groups are divided among them."""
     layout: Literal["auto", "tree", "flat"] = "auto"
     """`tree` forwards what a group shares once; `flat` one row per path; `auto` takes the cheaper per group."""
-    max_row_tokens: int = Field(8192, ge=16)
+    max_row_tokens: int = Field(default=8192, ge=16)
     """A row never holds more tokens than this; a single longer path is refused by name."""
-    head_chunk: int = Field(1024, ge=1)
+    head_chunk: int = Field(default=1024, ge=1)
     """Positions whose logits are held at once."""
     gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: less memory, more time."""
     old_logprobs: Literal["auto", "sampler", "recompute"] = "auto"
     """The ratio's denominator: what the sampler recorded, or recomputed by the learner before its first step. `auto`: `sampler` in float32, else `recompute`."""
-    importance_cap: float = Field(2.0, gt=0)
+    importance_cap: float = Field(default=2.0, gt=0)
     """With `recompute`: the truncated importance weight between learner and sampler."""
     memory_tuning: bool = True
     """On Linux CPU, keep freed memory in the process (page faults cost a third of a step)."""
 
 
 class RunnerConfig(Settings):
-    n_runners: int = Field(8, ge=1)
+    """How agents are run."""
+
+    n_runners: int = Field(default=8, ge=1)
     """Attempts that run at once."""
     isolation: Literal["auto", "thread", "process"] = "auto"
     """`process`: own environment per attempt, killable. `thread`: past its deadline an attempt is abandoned. `auto`: process for `FILE.py:agent`, thread for a function object."""
-    deadline: float = Field(300.0, gt=0)
+    deadline: float = Field(default=300.0, gt=0)
     """Seconds an attempt may take."""
-    max_attempts: int = Field(1, ge=1)
+    max_attempts: int = Field(default=1, ge=1)
     """Attempts a failing rollout may use."""
-    lease: float = Field(60.0, gt=0)
+    lease: float = Field(default=60.0, gt=0)
     """Seconds without a sign of life after which a runner counts as dead."""
-    failure_reward: dict[Reason, float] = Field(default_factory=dict)
+    failure_reward: dict[Reason, float] = Field(default_factory=dict[Reason, float])
     """Score failures of these reasons instead of masking them, e.g. `{"agent_error": -1.0}`."""
 
 
 class GatewayConfig(Settings):
+    """The endpoint agents talk to."""
+
     host: str = "127.0.0.1"
-    port: int = Field(0, ge=0, le=65535)
+    """The address to listen on. Agents on this machine need no other than loopback."""
+    port: int = Field(default=0, ge=0, le=65535)
     """0: a free one."""
-    orphan_grace: float = Field(30.0, ge=0)
+    orphan_grace: float = Field(default=30.0, ge=0)
     """Seconds a call whose connection closed goes on sampling, waiting to be reclaimed by a retry."""
-    max_body_mb: float = Field(32.0, gt=0)
-    drain: float = Field(10.0, ge=0)
+    max_body_mb: float = Field(default=32.0, gt=0)
+    """Requests larger than this are refused."""
+    drain: float = Field(default=10.0, ge=0)
     """Seconds that open calls get at shutdown."""
 
 
 class StoreConfig(Settings):
+    """The record."""
+
     url: str | None = None
     """`sqlite:///path`. None: `record.db` in the output folder."""
     durability: Literal["process", "power"] = "process"
@@ -128,9 +175,11 @@ class StoreConfig(Settings):
 
 
 class CheckpointConfig(Settings):
-    save_every: int = Field(10, ge=0)
+    """What is kept of the weights, in Hugging Face layout."""
+
+    save_every: int = Field(default=10, ge=0)
     """Steps between checkpoints; 0: only the last."""
-    keep: int = Field(2, ge=1)
+    keep: int = Field(default=2, ge=1)
     """How many of the latest are kept, besides the best."""
     best: bool = True
     """Also keep the one with the best validation score."""
@@ -139,25 +188,27 @@ class CheckpointConfig(Settings):
 class RunConfig(Settings):
     """A whole run. Written to the run's folder as `config.json`, with where each value came from."""
 
-    name: str = "run"
+    name: str = Field(default="run", pattern=r"^[^/\\\n]{1,100}$")
+    """What the run is called in lists; its id is the name with the time and a random suffix. At most 100 characters, no slashes."""
     output_dir: Path = Path("runs")
     """A run's folder is made in here."""
     seed: int = 0
-    steps: int | None = Field(None, ge=1)
+    """Fixes the order of tasks and everything that is sampled."""
+    steps: int | None = Field(default=None, ge=1)
     """Training steps. None: as many as `epochs` need."""
-    epochs: int = Field(1, ge=1)
+    epochs: int = Field(default=1, ge=1)
     """Passes over the training tasks."""
     stop_at: float | None = None
     """End the training when a step's mean training reward reaches this."""
-    max_time: float | None = Field(None, gt=0)
+    max_time: float | None = Field(default=None, gt=0)
     """Seconds after which the run saves and ends as if interrupted once."""
     deterministic: bool = False
     """Fixed threads, one call at a time, no shared prefixes: a resumed run equals an uninterrupted one bit for bit. Slow."""
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(default=None, ge=1)
     """Torch's threads. None: as many as cores."""
-    quorum: float = Field(1.0, gt=0, le=1)
+    quorum: float = Field(default=1.0, gt=0, le=1)
     """The share of a group that has to finish before `group_deadline` lets it go on without the rest."""
-    group_deadline: float = Field(900.0, gt=0)
+    group_deadline: float = Field(default=900.0, gt=0)
     """Seconds after which a group with its quorum goes on; the others are cancelled."""
     model: ModelConfig = ModelConfig()
     sampling: SamplingConfig = SamplingConfig()

@@ -50,3 +50,7 @@ class LeaseLost(StoreError):
 
 class RunFailed(AgentLightningError):
     """A run cannot go on. The message names the commonest cause in words."""
+
+
+class RewardError(AgentLightningError):
+    """A reward that is not a finite number, or one that was emitted where no attempt can take it."""

@@ -20,14 +20,15 @@ from agentlightning.algorithms.base import Algorithm
 from agentlightning.config import RunConfig
 from agentlightning.credit import CreditedRollout, assign
 from agentlightning.errors import ConfigError, RunFailed
-from agentlightning.learning.batch import Batch, LearnerStats
+from agentlightning.learning.batch import Batch, LearnerStats, TrainTree
 from agentlightning.learning.loss_config import LossConfig
 from agentlightning.ledger import Ledger, count_calls, count_outcomes
-from agentlightning.types import Failure, Json, Mode, StepRecord
+from agentlightning.types import Failure, Json, Mode, Reason, StepRecord
 
 if TYPE_CHECKING:
     from agentlightning.run import Group, Run, Trace
 
+NEVER_SCORED = (Reason.INCOMPLETE, Reason.LOST, Reason.CANCELLED)
 DEGENERATE = "degenerate_group"
 TOO_FEW = "too_few_in_group"
 RETRIED = "retried"
@@ -62,6 +63,12 @@ class PolicyGradient(Algorithm):
             raise ConfigError(
                 "sampling.temperature=0 in training: all rollouts of a group would be the same and there is nothing to learn from; "
                 "use 1.0, or `agl eval` to score a model greedily"
+            )
+        never = [str(reason) for reason in config.runner.failure_reward if reason in NEVER_SCORED]
+        if never:
+            raise ConfigError(
+                f"runner.failure_reward names {', '.join(never)}: such an attempt has no whole record or was ended by the run, so it is never trained; "
+                "leave it out"
             )
         if self.aggregation == "dr_grpo" and self.fixed_length is None:
             raise ConfigError("aggregation='dr_grpo' divides by a fixed length: set fixed_length to it, e.g. sampling.max_tokens")
@@ -141,7 +148,7 @@ class PolicyGradient(Algorithm):
                 unit += 1
             if trees:
                 credited.trees.append(tuple(tree.tree for tree in trees))
-        return credited.done()
+        return credited
 
     def account(
         self, run: Run, groups: Sequence[Group], credited: Credited, stats: LearnerStats, seconds: dict[str, float]
@@ -204,21 +211,20 @@ class PolicyGradient(Algorithm):
 class Credited:
     """A step's batch under construction, with its counts."""
 
-    trees: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
+    trees: list[tuple[TrainTree, ...]] = field(default_factory=list[tuple[TrainTree, ...]])
     advantages: dict[str, float] = field(default_factory=dict[str, float])
     groups: Counter[str] = field(default_factory=Counter[str])
     masked: Counter[str] = field(default_factory=Counter[str])
     versions: set[int] = field(default_factory=set[int])
     succeeded: int = 0
-    batch: Batch = Batch(())
 
     def add(self, rollout: CreditedRollout) -> None:
         self.masked.update(rollout.masked)
         self.versions.update(node.version for node in rollout.tree.nodes if node.weights is not None)
 
-    def done(self) -> Credited:
-        self.batch = Batch(tuple(self.trees))  # pyright: ignore[reportArgumentType]
-        return self
+    @property
+    def batch(self) -> Batch:
+        return Batch(tuple(self.trees))
 
 
 class _Clock:

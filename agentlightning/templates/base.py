@@ -34,6 +34,8 @@ class Rendering:
     texts: tuple[str, ...]
     rewrote: str | None = None
     """Why the template would not render a recorded sample as it was sampled (it drops earlier reasoning, say); None when it would."""
+    rewritten: tuple[int, ...] = ()
+    """With ``rewrote``: the indices of those messages. Rendering again without them in ``sampled`` gives what the template makes of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,4 +84,6 @@ class Template(Protocol):
         """
         ...
 
-    def stream(self, tools: Sequence[Tool]) -> StreamParser: ...
+    def stream(self, tools: Sequence[Tool], stop: Sequence[str] = ()) -> StreamParser:
+        """``stop``: the request's stop strings, so that no text is shown that one of them may cut."""
+        ...

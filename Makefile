@@ -1,0 +1,51 @@
+# demo: train the calculator agent   test: all tests   check: lint, types, import rules   bench: the figures   clean
+# PYTHON chooses the interpreter (3.11 to 3.13); one that is named gets an environment of its own.
+
+FOUND := $(shell for p in python3.11 python3.12 python3.13 python3; do \
+    $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
+ifeq ($(origin PYTHON), undefined)
+PYTHON := $(or $(FOUND),python3)
+VENV := .venv
+else
+VENV := .venv-$(notdir $(PYTHON))
+endif
+BIN := $(VENV)/bin
+ARGS ?=
+WORKERS ?= 2
+
+.PHONY: demo test check format bench bench-trl clean
+.DEFAULT_GOAL := test
+
+$(VENV)/.demo: pyproject.toml constraints.txt scripts/venv.sh
+	@scripts/venv.sh $(VENV) $(PYTHON) demo
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt scripts/venv.sh
+	@scripts/venv.sh $(VENV) $(PYTHON) dev
+	@touch $@
+
+demo: $(VENV)/.demo
+	@$(BIN)/python examples/calculator/train.py $(ARGS)
+
+# One thread per worker: torch's own threads would fight over the cores.
+test: $(VENV)/.dev
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+
+check: $(VENV)/.dev
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@$(BIN)/python -m pytest -q tests/test_rules.py
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
+
+bench: $(VENV)/.dev
+	@for f in benchmarks/[a-z]*.py; do case $$f in */trl_compare.py) ;; *) echo "== $$f"; $(BIN)/python $$f || exit 1;; esac; done
+
+# TRL in an environment of its own, beside ours in the same call.
+bench-trl: $(VENV)/.dev
+	@$(BIN)/python benchmarks/trl_compare.py $(ARGS)
+
+clean:
+	@rm -rf .venv .venv-* build dist .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,10 @@
+"""The ``agl`` command. Importing this loads nothing; ``main`` loads the commands, and each command loads what it needs."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Runs ``agl`` on the process's arguments and exits. See docs/cli.md for the exit codes."""
+    from agentlightning.cli.app import app
+
+    app(prog_name="agl")

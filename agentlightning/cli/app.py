@@ -1,0 +1,233 @@
+"""The commands of ``agl``: read arguments, call one thing, show what came of it. What they do lives elsewhere.
+
+Exit codes: 0 done, 1 a defect (with its traceback) or an agent that cannot be trained (``dev``), 2 an error that its one line explains, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from agentlightning import __version__
+from agentlightning.errors import AgentLightningError
+
+INTERRUPTED = 130
+
+
+class Commands(TyperGroup):
+    """Turns errors into one line and an exit code, for every command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.obj = {"debug": "--debug" in args}
+        return super().parse_args(ctx, _optional_value([arg for arg in args if arg != "--debug"], "--resume", "latest"))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except AgentLightningError as error:
+            if ctx.obj["debug"]:
+                raise
+            print(f"agl: {error}", file=sys.stderr)
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt:
+            print("agl: interrupted", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _optional_value(args: list[str], option: str, value: str) -> list[str]:
+    """Gives ``option`` its value where none follows it: at the end, before another option, or before ``FILE.py:agent``."""
+    out: list[str] = []
+    for i, arg in enumerate(args):
+        follower = args[i + 1] if i + 1 < len(args) else "-"
+        out.append(f"{option}={value}" if arg == option and (follower.startswith("-") or ".py:" in follower) else arg)
+    return out
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Train any LLM agent while it keeps running as its author wrote it.",
+)
+
+AGENT = Annotated[str, typer.Argument(metavar="FILE.py:AGENT", help="The agent, or pkg.mod:agent.", show_default=False)]
+MODEL = Annotated[str | None, typer.Option(help="A Hugging Face model folder or hub id.", show_default=False)]
+CONFIG = Annotated[Path | None, typer.Option(help="A TOML file of settings.", show_default=False)]
+SET = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, e.g. learner.lr=1e-5. Repeatable.", show_default=False)
+]
+NAME = Annotated[str | None, typer.Option(help="What the run is called.", show_default=False)]
+OUTPUT = Annotated[Path | None, typer.Option(help="Where runs are kept (default: runs).", show_default=False)]
+RUNNERS = Annotated[int | None, typer.Option(help="Attempts that run at once.", show_default=False)]
+ISOLATION = Annotated[str | None, typer.Option(help="process or thread.", show_default=False)]
+SEED = Annotated[int | None, typer.Option(help="Fixes everything random.", show_default=False)]
+GRADER = Annotated[str | None, typer.Option(metavar="FILE.py:FN", help="grader(task, output, attempt) -> number.", show_default=False)]
+JSON = Annotated[bool, typer.Option("--json", help="Write JSON to stdout; what is for people goes to stderr.")]
+
+
+@app.callback()
+def _root(  # pyright: ignore[reportUnusedFunction]  # typer calls it
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of every error. Anywhere on the line.")] = False,
+) -> None:
+    del debug  # read by Commands, wherever it stands
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def train(
+    agent: AGENT,
+    model: MODEL = None,
+    tasks: Annotated[Path | None, typer.Option(help="Training tasks, one JSON value a line.", show_default=False)] = None,
+    val: Annotated[Path | None, typer.Option(help="Tasks that are scored before and after.", show_default=False)] = None,
+    config: CONFIG = None,
+    set_: SET = None,
+    name: NAME = None,
+    output_dir: OUTPUT = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps (default: one pass over the tasks).", show_default=False)] = None,
+    n_runners: RUNNERS = None,
+    group_size: Annotated[int | None, typer.Option(help="Rollouts per task that are compared.", show_default=False)] = None,
+    isolation: ISOLATION = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="[RUN]", help="Go on with the latest unfinished run of this name, or with RUN.", show_default=False),
+    ] = None,
+    max_time: Annotated[float | None, typer.Option(help="Seconds after which the run saves and ends.", show_default=False)] = None,
+    seed: SEED = None,
+    grader: GRADER = None,
+    json: JSON = False,
+) -> None:
+    """Train an agent. Ctrl-C once saves a checkpoint and ends with the summary; twice stops at once."""
+    from agentlightning.cli import training
+    from agentlightning.cli.settings import settings
+
+    resolved = settings(
+        config,
+        set_,
+        model=model,
+        name=name,
+        output_dir=output_dir,
+        steps=steps,
+        n_runners=n_runners,
+        group_size=group_size,
+        isolation=isolation,
+        max_time=max_time,
+        seed=seed,
+    )
+    raise typer.Exit(training.train(resolved, agent, tasks=tasks, val=val, grader=grader, resume=resume, json=json))
+
+
+@app.command("eval")
+def evaluate(
+    agent: AGENT,
+    model: MODEL = None,
+    tasks: Annotated[Path | None, typer.Option(help="Tasks, one JSON value a line.", show_default=False)] = None,
+    config: CONFIG = None,
+    set_: SET = None,
+    name: NAME = None,
+    output_dir: OUTPUT = None,
+    n_runners: RUNNERS = None,
+    isolation: ISOLATION = None,
+    seed: SEED = None,
+    grader: GRADER = None,
+    json: JSON = False,
+) -> None:
+    """Score an agent with a model as it is, with the settings of [evaluation] (greedy by default)."""
+    from agentlightning.cli import training
+    from agentlightning.cli.settings import settings
+
+    resolved = settings(config, set_, model=model, name=name, output_dir=output_dir, n_runners=n_runners, isolation=isolation, seed=seed)
+    raise typer.Exit(training.evaluate(resolved, agent, tasks=tasks, grader=grader, json=json))
+
+
+@app.command()
+def dev(
+    agent: AGENT,
+    model: MODEL = None,
+    tasks: Annotated[Path | None, typer.Option(help="Tasks, one JSON value a line.", show_default=False)] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="Rollouts to run.")] = 2,
+    config: CONFIG = None,
+    set_: SET = None,
+    name: NAME = None,
+    output_dir: OUTPUT = None,
+    isolation: ISOLATION = None,
+    seed: SEED = None,
+    grader: GRADER = None,
+    json: JSON = False,
+) -> None:
+    """Run a few rollouts without training and say what would keep this agent from being trained."""
+    from agentlightning.cli import training
+    from agentlightning.cli.settings import settings
+
+    resolved = settings(config, set_, model=model, name=name, output_dir=output_dir, isolation=isolation, seed=seed)
+    raise typer.Exit(training.dev(resolved, agent, tasks=tasks, n=n, grader=grader, json=json))
+
+
+@app.command()
+def runs(output_dir: OUTPUT = None, config: CONFIG = None, json: JSON = False) -> None:
+    """List the runs of an output folder, newest first."""
+    from agentlightning.cli import reading
+    from agentlightning.cli.settings import settings
+
+    reading.runs(settings(config, None, output_dir=output_dir).config, json=json)
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="A run's id, name or folder, or `latest`.", show_default=False)],
+    rollout: Annotated[str | None, typer.Argument(help="A rollout's id, as the list of a step shows it.", show_default=False)] = None,
+    step: Annotated[int | None, typer.Option(help="List this step's rollouts.", show_default=False)] = None,
+    full: Annotated[bool, typer.Option(help="Show long given texts whole.")] = False,
+    output_dir: OUTPUT = None,
+    config: CONFIG = None,
+    json: JSON = False,
+) -> None:
+    """Show a run (steps, rollouts by outcome, ledger), or one rollout's trace tree."""
+    from agentlightning.cli import reading
+    from agentlightning.cli.settings import settings
+
+    reading.show(settings(config, None, output_dir=output_dir).config, run, rollout, step=step, full=full, json=json)
+
+
+@app.command()
+def chat(
+    model: Annotated[str, typer.Option(help="A Hugging Face model folder or hub id; a checkpoint is one.", show_default=False)],
+    system: Annotated[str | None, typer.Option(help="A system message.", show_default=False)] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.7,
+    max_tokens: Annotated[int, typer.Option(min=1, help="A ceiling on each reply.")] = 512,
+    seed: SEED = None,
+    config: CONFIG = None,
+    set_: SET = None,
+) -> None:
+    """Talk to a model. /reset forgets the conversation, /quit (or Ctrl-D) ends it."""
+    from agentlightning.cli import chat as chatting
+    from agentlightning.cli.settings import settings
+
+    chatting.run(settings(config, set_, model=model).config, system=system, temperature=temperature, max_tokens=max_tokens, seed=seed)
+
+
+@app.command("config")
+def show_config(
+    config: CONFIG = None,
+    set_: SET = None,
+    reference: Annotated[bool, typer.Option("--reference", help="Print the page of all settings (Markdown).")] = False,
+    json: JSON = False,
+) -> None:
+    """Print every setting with its value and where it came from."""
+    from agentlightning.cli import reading
+    from agentlightning.cli.settings import settings
+
+    if reference:
+        from agentlightning.config import reference as page
+
+        print(page(), end="")
+        return
+    reading.settings(settings(config, set_), json=json)

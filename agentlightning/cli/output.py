@@ -1,0 +1,29 @@
+"""What commands write: JSON for programs, rich text for people."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import orjson
+
+from agentlightning.types import Json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def write_json(value: Json) -> None:
+    """One JSON document on stdout, indented. Numbers JSON cannot hold become null."""
+    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n")
+    sys.stdout.flush()
+
+
+def write(renderable: RenderableType) -> None:
+    """On stdout, in colour where it is a terminal. A pipe gets lines as long as they are, not cut to a terminal's width."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=400, soft_wrap=True)
+    console.print(renderable)

@@ -1,0 +1,146 @@
+"""``agl runs``, ``agl show``, ``agl config``: what the record and the settings say. Changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import orjson
+
+from agentlightning.cli.output import write, write_json
+from agentlightning.config import Resolved, RunConfig
+from agentlightning.errors import ConfigError
+from agentlightning.show import RunView, read_run, read_runs, render_rollouts, render_run, render_runs, rollouts_json, run_json, runs_json
+from agentlightning.store import Store, open_store
+from agentlightning.types import Rollout, RunRecord
+
+
+def runs(config: RunConfig, *, json: bool) -> None:
+    asyncio.run(_runs(config, json=json))
+
+
+def show(config: RunConfig, run: str, rollout: str | None, *, step: int | None, full: bool, json: bool) -> None:
+    asyncio.run(_show(config, run, rollout, step=step, full=full, json=json))
+
+
+def settings(resolved: Resolved, *, json: bool) -> None:
+    values = resolved.values()
+    if json:
+        write_json({key: {"value": value, "source": resolved.sources[key]} for key, value in values.items()})
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("setting", "value", "source"):
+        table.add_column(column, overflow="fold")
+    for key, value in values.items():
+        source = resolved.sources[key]
+        style = "dim" if source == "default" else ""
+        table.add_row(Text(key), Text("none" if value is None else orjson.dumps(value).decode(), style=style), Text(source, style=style))
+    write(table)
+
+
+async def _runs(config: RunConfig, *, json: bool) -> None:
+    url = store_url(config)
+    if not _exists(url):
+        write_json([]) if json else write(f"no runs in {config.output_dir}: `agl train` begins one")
+        return
+    async with _open(url) as store:
+        found = await read_runs(store)
+        write_json(runs_json(found)) if json else write(render_runs(found))
+
+
+async def _show(config: RunConfig, run: str, rollout: str | None, *, step: int | None, full: bool, json: bool) -> None:
+    if rollout is not None and step is not None:
+        raise ConfigError(f"agl show RUN {rollout} --step {step}: a rollout is of one step; leave one of them out")
+    async with _open_run(config, run) as (store, record):
+        view = await read_run(store, record)
+        if rollout is not None:
+            from agentlightning.show_trace import load_decoder, read_rollout, render_rollout, rollout_json
+
+            found = await read_rollout(store, view, find_rollout(view, rollout))
+            decode = load_decoder(view.setting("config", "model", "path"))
+            write_json(rollout_json(found, decode)) if json else write(render_rollout(found, decode, full=full))
+        elif step is not None:
+            of_step = [one for one in view.rollouts if one.step == step]
+            if not of_step:
+                known = sorted({one.step for one in view.rollouts})
+                raise ConfigError(f"run {record.id} has no rollouts of step {step}; it has steps {_span(known)}")
+            write_json(rollouts_json(view, of_step)) if json else write(render_rollouts(view, of_step))
+        else:
+            write_json(run_json(view)) if json else write(render_run(view))
+
+
+# --------------------------------------------------------------------------- finding things
+
+
+def store_url(config: RunConfig) -> str:
+    """Where the record of an output folder is."""
+    return config.store.url or f"sqlite:///{config.output_dir.expanduser() / 'record.db'}"
+
+
+def _exists(url: str) -> bool:
+    return not url.startswith("sqlite:///") or Path(url.removeprefix("sqlite:///")).is_file()
+
+
+@asynccontextmanager
+async def _open(url: str) -> AsyncIterator[Store]:
+    store = open_store(url, create=False)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def _open_run(config: RunConfig, run: str) -> AsyncIterator[tuple[Store, RunRecord]]:
+    """The run that is meant by an id, a name (its newest), a folder, or ``latest``. Raises ConfigError that names those there are."""
+    folder = Path(run).expanduser()
+    of_folder = _url_of_folder(folder) if (folder / "config.json").is_file() else None
+    url = of_folder or store_url(config)
+    if not _exists(url):
+        raise ConfigError(f"no run {run!r}: there are no runs in {config.output_dir} (another place: --output-dir)")
+    async with _open(url) as store:
+        records = await store.runs()
+        yield store, find_run(records, run, folder if of_folder is not None else None, str(config.output_dir))
+
+
+def _url_of_folder(folder: Path) -> str:
+    try:
+        description = orjson.loads((folder / "config.json").read_bytes())
+        url = description["config"]["store"]["url"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(f"{folder / 'config.json'} is not what a run writes: {error}") from error
+    return url or f"sqlite:///{folder.resolve().parent / 'record.db'}"
+
+
+def find_run(records: Sequence[RunRecord], run: str, folder: Path | None, place: str) -> RunRecord:
+    """``records`` newest first. Raises ConfigError."""
+    if folder is not None:
+        found = [record for record in records if Path(record.folder).resolve() == folder.resolve() or record.id == folder.resolve().name]
+    else:
+        found = [record for record in records if run in (record.id, record.name, "latest")]
+        found = found or [record for record in records if record.id.startswith(run)]
+    if found:
+        return found[0]
+    near = difflib.get_close_matches(run, [key for record in records for key in (record.id, record.name)], n=3)
+    known = list(dict.fromkeys(near or [record.id for record in records[:5]]))
+    raise ConfigError(f"no run {run!r} in {place}; {'nearest' if near else 'newest'}: {', '.join(known) or 'there are none'}")
+
+
+def find_rollout(run: RunView, rollout: str) -> Rollout:
+    """The rollout of an id, with or without the run's own in front. Raises ConfigError."""
+    found = [one for one in run.rollouts if rollout in (one.id, one.id.removeprefix(f"{run.record.id}-"))]
+    if found:
+        return found[0]
+    short = [one.id.removeprefix(f"{run.record.id}-") for one in run.rollouts]
+    near = difflib.get_close_matches(rollout, short, n=3) or short[:3]
+    raise ConfigError(f"run {run.record.id} has no rollout {rollout!r}; {'e.g. ' + ', '.join(near) if near else 'it has none'}")
+
+
+def _span(steps: Sequence[int]) -> str:
+    return f"{steps[0]} to {steps[-1]}" if steps else "none"

@@ -1,0 +1,72 @@
+"""``agl train``, ``agl eval``, ``agl dev``: hand what was asked for to a Trainer. Each returns the command's exit code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentlightning.cli.output import write, write_json
+from agentlightning.config import Resolved
+from agentlightning.errors import ConfigError
+from agentlightning.types import RunStatus
+
+if TYPE_CHECKING:
+    from agentlightning.trainer import Trainer
+
+INTERRUPTED = 130
+
+
+def train(
+    resolved: Resolved, agent: str, *, tasks: Path | None, val: Path | None, grader: str | None, resume: str | None, json: bool
+) -> int:
+    from agentlightning.tasks import load_tasks
+
+    trainer = _trainer(resolved, grader, json=json)
+    train_tasks = load_tasks(_needed(tasks, "train"))
+    val_tasks = load_tasks(val) if val is not None else None
+    result = trainer.fit(agent, train_tasks, val_dataset=val_tasks, resume=True if resume == "latest" else resume or False)
+    if json:
+        write_json(result.to_json())
+    interrupted = result.status is RunStatus.STOPPED and result.stopped_by == "interrupted"
+    return INTERRUPTED if interrupted else 0
+
+
+def evaluate(resolved: Resolved, agent: str, *, tasks: Path | None, grader: str | None, json: bool) -> int:
+    from agentlightning.tasks import load_tasks
+
+    trainer = _trainer(resolved, grader, json=json)
+    evaluation = trainer.evaluate(agent, load_tasks(_needed(tasks, "eval")))
+    write_json(evaluation.to_json()) if json else write(str(evaluation))
+    return 0
+
+
+def dev(resolved: Resolved, agent: str, *, tasks: Path | None, n: int, grader: str | None, json: bool) -> int:
+    from agentlightning.tasks import load_tasks
+
+    trainer = _trainer(resolved, grader, json=json)
+    report = trainer.dev(agent, load_tasks(_needed(tasks, "dev")), n)
+    if json:
+        write_json(report.to_json())
+    return 0
+
+
+def _trainer(resolved: Resolved, grader: str | None, *, json: bool) -> Trainer:
+    """With ``json`` stdout belongs to the result, and progress goes to stderr."""
+    from agentlightning.loading import load_object
+    from agentlightning.metrics import make_progress
+    from agentlightning.trainer import Trainer
+
+    algorithm: Any = resolved.algorithm
+    return Trainer(
+        algorithm=algorithm,
+        config=resolved,
+        grader=load_object(grader) if grader is not None else None,
+        progress=make_progress(True, sys.stderr if json else None),
+    )
+
+
+def _needed(tasks: Path | None, command: str) -> Path:
+    if tasks is None:
+        raise ConfigError(f"agl {command} needs --tasks FILE.jsonl, one JSON value a line")
+    return tasks

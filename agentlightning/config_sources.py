@@ -1,0 +1,514 @@
+"""Where settings come from: files, environment and flags are laid over one another, checked together, and each value keeps its source.
+
+Knows the shape of RunConfig and of an algorithm's settings class, and nothing of what the settings mean. `reference` turns the same classes into
+the page of all settings, `describe_run` into what a run writes about itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import importlib.metadata
+import json
+import platform
+import re
+import subprocess
+import sys
+import tomllib
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from agentlightning.config import RunConfig, Settings
+from agentlightning.errors import ConfigError
+from agentlightning.types import Json
+
+ENVIRONMENT_PREFIX = "AGL_"
+DEFAULT_ALGORITHM = "grpo"
+Keys = tuple[str, ...]
+S = TypeVar("S", bound=Settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Settings that hold together. ``sources`` names, for each dotted key, where its value came from: ``default``, ``argument``,
+    ``file runs.toml``, ``environment AGL_...`` or ``flag --x``. An algorithm's keys begin with ``algorithm.``."""
+
+    config: RunConfig
+    algorithm: Settings
+    algorithm_name: str
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def values(self) -> dict[str, Json]:
+        """Every value as JSON, by dotted key, in the order of `sources`."""
+        known = dict(_leaves(self.config.model_dump(mode="json"), RunConfig))
+        known |= {("algorithm", *keys): v for keys, v in _leaves(self.algorithm.model_dump(mode="json"), type(self.algorithm))}
+        known["algorithm", "name"] = self.algorithm_name
+        return {".".join(keys): value for keys, value in known.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A value somebody gave. ``text`` values come from the environment or a flag and may mean more than one thing."""
+
+    keys: Keys
+    value: Json
+    source: str
+    text: bool = False
+
+
+def resolve(
+    file: Path | None = None,
+    flags: Mapping[str, Json] | None = None,
+    env: Mapping[str, str] | None = None,
+    defaults: RunConfig | Resolved | None = None,
+    *,
+    arguments: Mapping[str, Json] | None = None,
+    algorithm: Settings | None = None,
+    flag_names: Mapping[str, str] | None = None,
+) -> Resolved:
+    """Lays settings over one another, later over earlier: ``defaults``, the TOML ``file``, ``AGL_...`` of ``env``, ``flags``, ``arguments``.
+
+    ``defaults`` is what a program begins with: the values a RunConfig was really given (they count as ``argument``), or a Resolved with its
+    sources. ``flags`` is keyed by dotted key (``learner.lr``, ``algorithm.group_size``); a text value is read like a TOML value, and as the text itself where
+    it is none; ``flag_names`` gives the flag a key came by, ``--set`` otherwise. ``arguments`` are a program's keyword arguments, by
+    section or dotted key, taken as they are; ``algorithm`` is one a program passed: its values are arguments too. The ``[algorithm]`` table goes to the settings class
+    of the algorithm it names.
+
+    Raises ConfigError with one line for each problem: unknown keys with the nearest known ones, and values with what is allowed.
+    """
+    names = flag_names or {}
+    given = [
+        *(_resolved(defaults) if isinstance(defaults, Resolved) else _arguments(defaults, ())),
+        *_from_file(file),
+        *_from_environment(env or {}),
+        *(_Given(tuple(k.split(".")), v, f"flag {names.get(k, '--set')}", text=isinstance(v, str)) for k, v in (flags or {}).items()),
+        *(
+            _Given(keys, leaf, "argument")
+            for key, value in (arguments or {}).items()
+            for keys, leaf in _tables(value, tuple(key.split(".")))
+        ),
+        *_arguments(algorithm, ("algorithm",)),
+    ]
+    algorithm_name, algorithm_class = _algorithm_class(given, algorithm)
+    shapes: dict[str, type[Settings]] = {"": RunConfig, "algorithm": algorithm_class}
+    problems: list[str] = []
+    values: dict[Keys, _Given] = {}
+    for item in given:
+        if item.keys == ("algorithm", "name") and "name" not in algorithm_class.model_fields:
+            continue
+        for one in _spread(item, shapes, problems):
+            _lay(values, one)
+    config = _validate(RunConfig, (), {k: v for k, v in values.items() if k[0] != "algorithm"}, problems)
+    made = _validate(algorithm_class, ("algorithm",), {k: v for k, v in values.items() if k[0] == "algorithm"}, problems)
+    if problems or config is None or made is None:
+        raise ConfigError("\n".join(problems))
+    resolved = Resolved(config, made, algorithm_name)
+    sources = {key: _source(values, tuple(key.split("."))) for key in resolved.values()}
+    named = [item.source for item in given if item.keys == ("algorithm", "name")]
+    sources["algorithm.name"] = "argument" if algorithm is not None else named[-1] if named else "default"
+    return Resolved(config, made, algorithm_name, sources)
+
+
+# --------------------------------------------------------------------------- reading the sources
+
+
+def _arguments(settings: Settings | None, prefix: Keys) -> Iterator[_Given]:
+    """What the settings were really given, as opposed to defaults."""
+    if settings is None:
+        return
+    for name in sorted(settings.model_fields_set):
+        value: Any = getattr(settings, name)
+        if isinstance(value, Settings):
+            yield from _arguments(value, (*prefix, name))
+        else:
+            yield _Given((*prefix, name), TypeAdapter(Any).dump_python(value, mode="json"), "argument")
+
+
+def _resolved(resolved: Resolved) -> Iterator[_Given]:
+    """What was given when these settings were resolved before, from where it came."""
+    for key, value in resolved.values().items():
+        if resolved.sources.get(key, "default") != "default":
+            yield _Given(tuple(key.split(".")), value, resolved.sources[key])
+
+
+def _from_file(file: Path | None) -> Iterator[_Given]:
+    if file is None:
+        return
+    try:
+        text = file.read_text(encoding="utf-8")
+        table = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: the settings cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}") from None
+    source = f"file {file.name}"
+    for key, value in table.items():
+        for keys, leaf in _tables(value, (key,)):
+            yield _Given(keys, leaf, source + _line_of(text, keys))
+
+
+def _tables(value: Json, keys: Keys) -> Iterator[tuple[Keys, Json]]:
+    if isinstance(value, dict) and value:
+        for key, item in cast("dict[str, Json]", value).items():
+            yield from _tables(item, (*keys, key))
+    else:
+        yield keys, value
+
+
+def _line_of(text: str, keys: Keys) -> str:
+    """`` line 12``, where a plain search finds the key; nothing for keys written in an unusual way."""
+    table: Keys = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[([^\[\]]+)\]", line):
+            table = tuple(part.strip().strip("\"'") for part in header[1].split("."))
+        elif assigned := re.match(r"\s*([\w.\"'-]+)\s*=", line):
+            path = (*table, *(part.strip().strip("\"'") for part in assigned[1].split(".")))
+            if path == keys[: len(path)]:
+                return f" line {number}"
+    return ""
+
+
+def _from_environment(env: Mapping[str, str]) -> Iterator[_Given]:
+    for name in sorted(env):
+        if name.startswith(ENVIRONMENT_PREFIX):
+            keys = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
+            yield _Given(keys, env[name], f"environment {name}", text=True)
+
+
+# --------------------------------------------------------------------------- laying them over one another
+
+
+def _algorithm_class(given: Iterable[_Given], algorithm: Settings | None) -> tuple[str, type[Settings]]:
+    named = [item for item in given if item.keys == ("algorithm", "name")]
+    if algorithm is not None:
+        name = str(getattr(type(algorithm), "name", type(algorithm).__name__))
+        if named and named[-1].value != name:
+            raise ConfigError(
+                f"algorithm.name = {named[-1].value!r} ({named[-1].source}): the program passes {name!r}; leave one of them out"
+            )
+        return name, type(algorithm)
+    from agentlightning.algorithms import by_name
+
+    if not named:
+        return DEFAULT_ALGORITHM, by_name(DEFAULT_ALGORITHM)
+    try:
+        return str(named[-1].value), by_name(str(named[-1].value))
+    except ConfigError as error:
+        raise ConfigError(f"algorithm.name ({named[-1].source}): {error}") from None
+
+
+def _spread(item: _Given, shapes: Mapping[str, type[Settings]], problems: list[str]) -> Iterator[_Given]:
+    """The settings that a given value sets: itself, or what its table holds. An unknown key becomes a problem instead."""
+    prefix: Keys = ("algorithm",) if item.keys[0] == "algorithm" else ()
+    shape: Any = shapes[prefix[0] if prefix else ""]
+    if item.keys == ("algorithm",):
+        problems.append(
+            f'algorithm ({item.source}): is a table; write its name as algorithm.name, e.g. name = "{DEFAULT_ALGORITHM}" under [algorithm]'
+        )
+        return
+    for depth in range(len(prefix), len(item.keys)):
+        key = item.keys[depth]
+        info = shape.model_fields.get(key)
+        if info is None:
+            problems.append(_unknown(item, item.keys[: depth + 1], shape, shapes))
+            return
+        section = _section(info)
+        if section is None:
+            rest = item.keys[depth + 1 :]
+            if rest and _origin(info.annotation) is not dict:
+                problems.append(
+                    f"{'.'.join(item.keys)} ({item.source}): {'.'.join(item.keys[: depth + 1])} is {allowed(info)}, not a table"
+                )
+            elif item.text:
+                yield _Given(item.keys, _read_text(cast("str", item.value), info, inside=bool(rest)), item.source)
+            else:
+                yield item
+            return
+        shape = section
+    if item.value != {}:
+        problems.append(
+            f"{'.'.join(item.keys)} ({item.source}): is a table of settings, not a value; its keys: {', '.join(shape.model_fields)}"
+        )
+
+
+def _lay(values: dict[Keys, _Given], item: _Given) -> None:
+    """A whole value replaces what was laid below its key; a key of a dict joins what the dict has."""
+    for keys in [keys for keys in values if keys[: len(item.keys)] == item.keys]:
+        del values[keys]
+    for keys, value in _tables(item.value, item.keys):
+        values[keys] = _Given(keys, value, item.source)
+
+
+def _read_text(text: str, info: FieldInfo, *, inside: bool) -> Json:
+    """What a text from the environment or a flag means for this setting: a TOML value if that fits, else the text itself."""
+    annotation: Any = info.annotation
+    if inside:
+        annotation = get_args(annotation)[1]
+    candidates: list[Json] = []
+    if text.strip().lower() in ("none", "null") and type(None) in get_args(annotation):
+        candidates.append(None)
+    try:
+        table = tomllib.loads(f"value = {text}")
+        if list(table) == ["value"]:
+            candidates.append(table["value"])
+    except tomllib.TOMLDecodeError:
+        pass  # not a TOML value: a plain text, as typed at a shell
+    candidates.append(text)
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+    for candidate in candidates:
+        try:
+            adapter.validate_json(_dump(candidate), strict=True)
+            return candidate
+        except ValidationError:
+            continue
+    if _origin(annotation) is bool and text.strip().lower() in ("1", "0", "yes", "no", "on", "off"):
+        return text.strip().lower() in ("1", "yes", "on")
+    return candidates[0]
+
+
+# --------------------------------------------------------------------------- checking
+
+
+def _validate(shape: type[S], prefix: Keys, values: Mapping[Keys, _Given], problems: list[str]) -> S | None:
+    nested: dict[str, Json] = {}
+    for keys, item in values.items():
+        at = nested
+        for key in keys[len(prefix) : -1]:
+            at = at.setdefault(key, {})
+        at[keys[-1]] = item.value
+    try:
+        return shape.model_validate_json(_dump(nested), strict=True)
+    except ValidationError as error:
+        for one in error.errors():
+            problems.append(_bad_value(shape, prefix, values, one["loc"], one["type"], one["msg"]))
+        return None
+
+
+def _bad_value(
+    shape: type[Settings], prefix: Keys, values: Mapping[Keys, _Given], loc: tuple[int | str, ...], kind: str, message: str
+) -> str:
+    """``learner.lr = -1 (flag --set): allowed is a number > 0``."""
+    keys = (*prefix, *(str(part) for part in loc if part != "[key]"))
+    holder = next((item for k, item in values.items() if k == keys[: len(k)] or k[: len(keys)] == keys), None)
+    info: FieldInfo | None = None
+    at: Any = shape
+    for key in keys[len(prefix) :]:
+        info = cast("FieldInfo | None", at.model_fields.get(key)) if at is not None else info
+        at = _section(info) if info is not None else None
+    place = f" ({holder.source})" if holder is not None else ""
+    if kind in ("value_error", "assertion_error", "string_pattern_mismatch") or info is None or holder is None:
+        return f"{'.'.join(keys) or 'settings'}{place}: {message.removeprefix('Value error, ').removeprefix('Assertion failed, ')}"
+    # a key of a dict: show it with its value
+    return f"{'.'.join(holder.keys)} = {json.dumps(holder.value, default=str)}{place}: allowed is {allowed(info)}"
+
+
+def _unknown(item: _Given, keys: Keys, shape: type[Settings], shapes: Mapping[str, type[Settings]]) -> str:
+    here = ".".join(keys[:-1])
+    known = {".".join((*keys[:-1], name)) for name in shape.model_fields}
+    if not here:
+        known.add("algorithm")
+    everything = {f"{prefix}.{key}".lstrip(".") for prefix, cls in shapes.items() for key in _dotted(cls)} | {"algorithm.name"}
+    near = difflib.get_close_matches(".".join(keys), known, n=3, cutoff=0.6)
+    whole = ".".join(item.keys)
+    near += [key for key in sorted(everything) if key.rsplit(".", 1)[-1] == item.keys[-1] and key not in near]
+    if not near:
+        near = difflib.get_close_matches(whole, everything, n=3, cutoff=0.6)
+    hint = (
+        f"nearest: {', '.join(near[:4])}"
+        if near
+        else f"known {'in ' + here if here else 'here'}: {', '.join(sorted(k.rsplit('.', 1)[-1] for k in known))}"
+    )
+    return f"{whole} ({item.source}): no such setting; {hint}"
+
+
+# --------------------------------------------------------------------------- the shape of settings classes
+
+
+def _origin(annotation: Any) -> Any:
+    """The type itself, without its optional None and its parameters."""
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        kept = [arg for arg in get_args(annotation) if arg is not type(None)]
+        return _origin(kept[0]) if len(kept) == 1 else origin
+    return origin or annotation
+
+
+def _section(info: FieldInfo) -> type[Settings] | None:
+    annotation: Any = _origin(info.annotation)
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None
+
+
+def _dotted(shape: type[Settings]) -> Iterator[str]:
+    for name, info in shape.model_fields.items():
+        section = _section(info)
+        if section is None:
+            yield name
+        else:
+            yield from (f"{name}.{key}" for key in _dotted(section))
+
+
+def _leaves(values: Mapping[str, Json], shape: type[Settings], prefix: Keys = ()) -> Iterator[tuple[Keys, Json]]:
+    for name, info in shape.model_fields.items():
+        section = _section(info)
+        if section is None:
+            yield (*prefix, name), values[name]
+        else:
+            yield from _leaves(values[name], section, (*prefix, name))
+
+
+def _source(values: Mapping[Keys, _Given], keys: Keys) -> str:
+    found = {item.source: None for k, item in values.items() if k[: len(keys)] == keys}
+    return ", ".join(found) or "default"
+
+
+_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", dict: "a table", Path: "a path", tuple: "a list"}
+
+
+def allowed(info: FieldInfo) -> str:
+    """What a setting may be, in words: ``a number > 0``, ``one of auto, tree, flat``, ``a whole number >= 1, or none``."""
+    return _allowed(info.annotation, info.metadata)
+
+
+def _allowed(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    arguments = get_args(annotation)
+    if type(None) in arguments:
+        kept = [arg for arg in arguments if arg is not type(None)]
+        return " or ".join(_allowed(arg, metadata) for arg in kept) + ", or none"
+    if get_origin(annotation) is Literal:
+        return "one of " + ", ".join(str(value) for value in arguments)
+    base: Any = _origin(annotation)
+    if isinstance(base, enum.EnumMeta):
+        return "one of " + ", ".join(str(cast("enum.Enum", member).value) for member in base)
+    words = _WORDS.get(base) or str(getattr(base, "__name__", base))
+    if base is dict:
+        return f"a table: {_allowed(arguments[0])} = {_allowed(arguments[1])}"
+    if base is tuple:
+        return f"a list of {len(arguments)}: {', '.join(_allowed(arg) for arg in arguments)}"
+    bounds = [
+        f"{sign} {value:g}"
+        for constraint in metadata
+        for attribute, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
+        if isinstance(value := getattr(constraint, attribute, None), int | float)
+    ]
+    return f"{words} {' and '.join(bounds)}" if bounds else words
+
+
+def _dump(value: Json) -> str:
+    return json.dumps(value, default=str)
+
+
+# --------------------------------------------------------------------------- what a run and a page say about settings
+
+
+def describe_run(resolved: Resolved, agent_file: Path | None = None) -> dict[str, Json]:
+    """What a run writes as ``config.json``: every value with its source, versions, platform, seed, and the revision of the user's code.
+
+    ``git`` is that of the folder of ``agent_file`` (the working directory without one), None where it is no git working tree.
+    """
+    config = resolved.config.model_dump(mode="json")
+    return {
+        "config": config,
+        "algorithm": {"name": resolved.algorithm_name, **resolved.algorithm.model_dump(mode="json")},
+        "sources": dict(resolved.sources),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in ("agentlightning", "torch", "transformers", "peft", "numpy")},
+        },
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "seed": resolved.config.seed,
+        "command": sys.argv,
+        "agent_file": str(agent_file) if agent_file is not None else None,
+        "git": git_revision(agent_file.resolve().parent if agent_file is not None else Path.cwd(), agent_file),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def git_revision(folder: Path, file: Path | None = None) -> dict[str, Json] | None:
+    """The commit of a working tree and whether the code differs from it: a tracked file is changed, or ``file`` is not tracked.
+
+    ``revision`` is None before the first commit. The result is None where there is no git or no working tree.
+    """
+    try:
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        if changed is None:
+            return None
+        untracked = file is not None and _git(folder, "ls-files", "--error-unmatch", str(file.resolve())) is None
+        return {"revision": _git(folder, "rev-parse", "--verify", "HEAD"), "dirty": bool(changed) or untracked}
+    except (OSError, subprocess.TimeoutExpired):  # no git here, or a working tree too slow to ask
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(folder), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False, stdin=subprocess.DEVNULL)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def reference(algorithms: Mapping[str, type[Settings]] | None = None) -> str:
+    """All settings as a Markdown page, made from the classes and their docstrings. ``algorithms`` None: those there are."""
+    if algorithms is None:
+        from agentlightning.algorithms import ALGORITHMS
+
+        algorithms = ALGORITHMS
+    lines = _INTRODUCTION.splitlines()
+    top = {name: info for name, info in RunConfig.model_fields.items() if _section(info) is None}
+    lines += ["", "## The run", "", *_table(top, "")]
+    for name, info in RunConfig.model_fields.items():
+        if section := _section(info):
+            lines += ["", f"## [{name}]", "", *_purpose(section), *_table(section.model_fields, f"{name}.")]
+    for name, algorithm in sorted(algorithms.items()):
+        lines += ["", f'## [algorithm] with name = "{name}"', "", *_purpose(algorithm), *_table(algorithm.model_fields, "algorithm.")]
+    return "\n".join(lines) + "\n"
+
+
+def _purpose(shape: type[Settings]) -> list[str]:
+    own = vars(shape).get("__doc__")
+    return [" ".join(str(own).split()), ""] if own else []
+
+
+def _table(fields: Mapping[str, FieldInfo], prefix: str) -> Iterator[str]:
+    yield "| setting | default | allowed | |"
+    yield "|---|---|---|---|"
+    for name, info in fields.items():
+        default: Any = info.get_default(call_default_factory=True, validated_data={})
+        shown = "none" if default is None else json.dumps(TypeAdapter(Any).dump_python(default, mode="json"))
+        about = " ".join((info.description or "").split()).replace("|", "\\|")
+        yield f"| `{prefix}{name}` | `{shown}` | {allowed(info)} | {about} |"
+
+
+_INTRODUCTION = """\
+# Settings
+
+This page is made from the settings classes (`agl config --reference`); a test holds it in step.
+
+A run's settings come from, later over earlier: defaults, what a program passes to `RunConfig(...)`, a TOML file (`agl train --config run.toml`),
+environment variables, and flags. `agl config` prints every value and where it came from; a run writes the same into its folder as `config.json`.
+
+```toml
+name = "calculator"
+steps = 40
+
+[algorithm]
+name = "grpo"
+group_size = 8
+
+[learner]
+lr = 2e-5
+```
+
+The same in the environment: `AGL_LEARNER__LR=2e-5` (two underscores between the parts of a key). As a flag: `--set learner.lr=2e-5`, any number of times.
+Text there is read like a TOML value where it is one; `none` stands for no value. A misspelt key, a value that is not allowed or an `AGL_` variable that names
+no setting is refused, with the nearest known keys."""

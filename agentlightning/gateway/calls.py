@@ -1,0 +1,125 @@
+"""One open model call: its progress as the connections that wait for it see it, and whether its reply arrived (ruling 2).
+
+Belongs to the gateway's event loop. Knows nothing of HTTP, engines or the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agentlightning.gateway.wires.base import Reply, WireRequest
+from agentlightning.templates.base import ParsedDelta
+from agentlightning.types import CallStatus
+
+
+@dataclass(slots=True, eq=False)
+class OpenCall:
+    """A call from its arrival until nobody can claim its reply any more.
+
+    ``readers`` counts the connections that wait for it, ``retry`` is the highest retry count that it answered, ``stored`` is the status it has in
+    the record (None: not recorded), ``recording`` that its samples are whole, ``given_up`` that nobody is going to claim it.
+    """
+
+    id: str
+    index: int
+    request: WireRequest
+    body: bytes
+    wire: str
+    agent: str | None
+    received_at: float
+    started: float
+    finished: asyncio.Future[Reply]
+    retry: int = 0
+    readers: int = 1
+    delivered_at: float | None = None
+    stored: CallStatus | None = None
+    recording: bool = False
+    given_up: bool = False
+    grace: asyncio.TimerHandle | None = None
+    task: asyncio.Task[None] | None = None
+    deltas: list[tuple[int, ParsedDelta]] = field(default_factory=list[tuple[int, ParsedDelta]])
+    _waiting: list[asyncio.Future[None]] = field(default_factory=list["asyncio.Future[None]"])
+
+    @property
+    def delivered(self) -> bool:
+        return self.delivered_at is not None
+
+    @property
+    def orphaned(self) -> bool:
+        """The connection closed before its full reply was written, and nobody has claimed it since."""
+        return self.readers == 0 and not self.delivered
+
+    @property
+    def failed(self) -> bool:
+        return self.finished.done() and (self.finished.cancelled() or self.finished.exception() is not None)
+
+    def add(self, index: int, delta: ParsedDelta) -> None:
+        """Appends what sample ``index`` of a streamed call adds and wakes the readers."""
+        if delta.content or delta.reasoning or delta.tool_calls:
+            self.deltas.append((index, delta))
+            self.wake()
+
+    def wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def more(self, seen: int) -> Sequence[tuple[int, ParsedDelta]]:
+        """The deltas after the first ``seen`` ones, waiting for one; none once the call has finished."""
+        while len(self.deltas) == seen and not self.finished.done():
+            future = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
+        return self.deltas[seen:]
+
+
+def repeated(calls: Sequence[OpenCall], retry: int) -> OpenCall | None:
+    """Which of the calls with an equal body a new request repeats, if any.
+
+    One whose connection closed early is claimed by any equal body. A request that says it is a retry may also get a reply that was written but did
+    not arrive, or one whose connection has not been seen to close; one that answered this retry count already is somebody else's.
+    """
+    orphans = [call for call in calls if call.orphaned and not call.failed and not call.given_up]
+    if orphans:
+        return orphans[0]
+    if retry <= 0:
+        return None
+    others = [call for call in calls if call.retry < retry and not call.failed and not call.given_up]
+    return max(others, key=lambda call: (not call.delivered, call.started), default=None)
+
+
+Order = tuple[int, str, int, int, int, int]
+"""A sample's place in a run: step, group, index of the rollout, attempt, call, sample."""
+
+
+class Turnstile:
+    """Lets one through at a time, and of those that wait the one whose place comes first."""
+
+    def __init__(self) -> None:
+        self._busy = False
+        self._waiting: dict[asyncio.Future[None], Order] = {}
+
+    async def enter(self, place: Order) -> None:
+        if not self._busy:
+            self._busy = True
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = place
+        try:
+            await future
+        except asyncio.CancelledError:
+            if self._waiting.pop(future, None) is None:  # it had been let through already
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        while self._waiting:
+            future = min(self._waiting, key=self._waiting.__getitem__)
+            del self._waiting[future]
+            if not future.done():
+                future.set_result(None)
+                return
+        self._busy = False

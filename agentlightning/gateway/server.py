@@ -1,0 +1,510 @@
+"""The gateway's HTTP server: routing, keys, error bodies, disconnects and drain. It runs on a thread and an event loop of its own.
+
+What a call means is the session's business, what a body means the wire's. A key in the path is good for its own attempt alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import errno
+import json
+import logging
+import math
+import secrets
+import socket
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, TypeVar, cast
+from urllib.parse import unquote
+
+import orjson
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from agentlightning.config import EvaluationConfig, GatewayConfig, SamplingConfig
+from agentlightning.errors import AgentLightningError, ConfigError, StoreError
+from agentlightning.gateway.calls import OpenCall, Turnstile
+from agentlightning.gateway.session import AttemptUsage, Notices, Policy, Session
+from agentlightning.gateway.wires import CHAT, find_wire
+from agentlightning.gateway.wires.base import CallError, Wire
+from agentlightning.gateway.wires.unserved import Unserved
+from agentlightning.store.base import Store
+from agentlightning.types import Attempt, Json, Reward, Rollout
+
+logger = logging.getLogger("agentlightning.gateway")
+
+T = TypeVar("T")
+
+REMEMBERED = 10_000
+"""Ended attempts whose keys still answer 410 rather than 401."""
+
+READ_DEADLINE = 60.0
+"""Seconds a client may take to send its body."""
+
+_JSON = {"Content-Type": "application/json"}
+_EVENTS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEndpoint:
+    """What an agent is given: `base_url` for clients that append `/chat/completions`, `root_url` for those that append `/v1/...`."""
+
+    base_url: str
+    root_url: str
+    key: str
+    model: str
+
+
+class Gateway:
+    """The endpoint that agents take for an ordinary LLM API. One per run; ``policies`` maps names to what they are served by, the default first.
+
+    Its methods may be awaited from any event loop.
+    """
+
+    def __init__(self, store: Store, policies: Mapping[str, Policy], config: GatewayConfig, *, deterministic: bool = False) -> None:
+        if not policies:
+            raise ConfigError("the gateway needs at least one policy")
+        self._store = store
+        self._policies = dict(policies)
+        self._config = config
+        self._max_body = int(config.max_body_mb * 2**20)
+        self._notices = Notices()
+        self._turnstile = Turnstile() if deterministic else None
+        self._sessions: dict[bytes, Session] = {}
+        self._keys: dict[str, bytes] = {}
+        self._ended: OrderedDict[bytes, tuple[str, AttemptUsage]] = OrderedDict()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._stop: asyncio.Event | None = None
+        self._draining = False
+        self._url = ""
+
+    # ----------------------------------------------------------------- life
+    @property
+    def url(self) -> str:
+        """`http://HOST:PORT`, once started."""
+        if not self._url:
+            raise AgentLightningError("the gateway has not been started")
+        return self._url
+
+    async def start(self) -> None:
+        """Binds the port and serves. Raises ConfigError where the address cannot be used."""
+        if self._thread is not None:
+            raise AgentLightningError("a gateway is started once")
+        listener = _bind(self._config)
+        started: concurrent.futures.Future[str] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._serve, args=(listener, started), name="agl-gateway", daemon=True)
+        self._thread.start()
+        self._url = await asyncio.wrap_future(started)
+
+    async def open(
+        self,
+        rollout: Rollout,
+        attempt: Attempt,
+        *,
+        sampling: SamplingConfig | EvaluationConfig,
+        resources: Mapping[str, Json] = {},
+    ) -> AgentEndpoint:
+        """Opens an attempt, which must be in the store, under a fresh key."""
+        return await self._call(self._open(rollout, attempt, sampling, resources))
+
+    async def end(self, attempt_id: str) -> AttemptUsage:
+        """Revokes the attempt's key (410 from now on), settles or withdraws its open calls and forgets it. A second call gives the same usage."""
+        return await self._call(self._end(attempt_id))
+
+    async def close(self) -> None:
+        """Takes no new connections, gives open calls ``drain`` seconds, then ends what is left and stops. A second call does nothing."""
+        thread, loop = self._thread, self._loop
+        if thread is None or loop is None or self._stop is None or not thread.is_alive():
+            return
+        if not self._draining:
+            self._draining = True
+            loop.call_soon_threadsafe(self._stop.set)
+        await asyncio.get_running_loop().run_in_executor(None, thread.join)
+
+    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs ``work`` on the gateway's own loop."""
+        if self._loop is None or self._loop.is_closed():
+            work.close()
+            raise AgentLightningError("the gateway is not running")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def _serve(self, listener: socket.socket, started: concurrent.futures.Future[str]) -> None:
+        loop = self._loop = _new_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self._main(listener, started))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        except Exception as error:  # the thread's only way to tell is the future
+            if started.done():
+                raise
+            started.set_exception(error)
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    async def _main(self, listener: socket.socket, started: concurrent.futures.Future[str]) -> None:
+        self._stop = asyncio.Event()
+        server = web.Server(self._handle, request_factory=self._request, handler_cancellation=True, access_log=None)
+        runner = web.ServerRunner(server, shutdown_timeout=1.0)
+        await runner.setup()
+        site = web.SockSite(runner, listener, backlog=1024)
+        await site.start()
+        host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
+        started.set_result(f"http://{host}:{listener.getsockname()[1]}")
+        await self._stop.wait()
+        await site.stop()
+        await self._drain()
+        await runner.cleanup()
+
+    async def _drain(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.drain):
+                for session in list(self._sessions.values()):
+                    await session.idle()
+        for attempt_id in list(self._keys):
+            await self._end(attempt_id)
+        await asyncio.sleep(0)  # let those whose call was withdrawn hear of it
+
+    async def _open(
+        self, rollout: Rollout, attempt: Attempt, sampling: SamplingConfig | EvaluationConfig, resources: Mapping[str, Json]
+    ) -> AgentEndpoint:
+        if attempt.id in self._keys:
+            raise AgentLightningError(f"attempt {attempt.id} is already open at the gateway")
+        if self._draining:
+            raise AgentLightningError("the gateway is shutting down")
+        key = secrets.token_urlsafe(32)
+        digest = _hash(key)
+        self._keys[attempt.id] = digest
+        self._sessions[digest] = Session(
+            self._store,
+            self._policies,
+            rollout,
+            attempt,
+            sampling=sampling,
+            resources=resources,
+            orphan_grace=self._config.orphan_grace,
+            notices=self._notices,
+            turnstile=self._turnstile,
+        )
+        default = next(iter(self._policies.values()))
+        root = f"{self._url}/a/{key}"
+        return AgentEndpoint(f"{root}/v1", root, key, default.model_names[0] if default.model_names else default.name)
+
+    async def _end(self, attempt_id: str) -> AttemptUsage:
+        digest = self._keys.pop(attempt_id, None)
+        if digest is None:
+            for known, usage in reversed(self._ended.values()):
+                if known == attempt_id:
+                    return usage
+            raise AgentLightningError(f"attempt {attempt_id} was never opened at this gateway")
+        session = self._sessions.pop(digest)
+        self._ended[digest] = (attempt_id, session.usage)
+        if len(self._ended) > REMEMBERED:
+            self._ended.popitem(last=False)
+        return await session.end()
+
+    # ----------------------------------------------------------------- requests
+    def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+        return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop(), client_max_size=self._max_body)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answers one request. What goes wrong is answered in the shape of the wire that the path belongs to."""
+        key, agent, path = _split(request.raw_path)
+        found = find_wire(path)
+        shape: Wire | Unserved = found or CHAT
+        try:
+            if key is None:
+                raise CallError(
+                    404, "there is nothing at this path: use the base URL that the agent was given (OPENAI_BASE_URL)", code="unknown_url"
+                )
+            session = self._session(key)
+            session.note(user_agent=request.headers.get("User-Agent"))
+            if path == "rewards":
+                return await self._rewards(request, session)
+            if found is None and path.split("/", 1)[0] == "models":
+                return await self._models(request, path)
+            if isinstance(found, Unserved):
+                session.note(unknown_path=path)
+                raise found.refusal()
+            if found is None:
+                session.note(unknown_path=path)
+                raise CallError(
+                    404, f"there is nothing at {path!r}: this endpoint serves chat/completions, models and rewards", code="unknown_url"
+                )
+            if request.method != "POST":
+                raise CallError(405, f"{path} takes POST, not {request.method}", code="method_not_allowed")
+            return await self._complete(request, session, found, path, agent)
+        except CallError as error:
+            return await _send_error(request, shape, error)
+        except ConnectionError:
+            raise
+        except Exception:  # a defect of ours is answered in the caller's shape too
+            logger.exception("a request for %s could not be answered", path)
+            return await _send_error(request, shape, CallError(500, "the gateway failed; its log says how", code="internal_error"))
+
+    def _session(self, key: str) -> Session:
+        # Found by a hash of the key: how long the look-up takes says nothing about a key that is nearly right.
+        digest = _hash(key)
+        session = self._sessions.get(digest)
+        if session is None:
+            ended = self._ended.get(digest)
+            if ended is None:
+                raise CallError(401, "the key in the base URL's path is not valid", code="invalid_api_key", retry=False)
+            ended[1].late += 1
+            raise CallError(410, "this attempt has ended: its key is no longer valid", code="attempt_ended", retry=False)
+        if self._draining:
+            raise CallError(503, "the gateway is shutting down", code="shutting_down", retry=False)
+        return session
+
+    async def _complete(self, request: web.BaseRequest, session: Session, wire: Wire, path: str, agent: str | None) -> web.StreamResponse:
+        try:
+            body = await self._read(request)
+            parsed = _parse(body)
+            asked = wire.request(path, parsed)
+        except CallError as error:
+            await session.refuse(wire.name, error, agent=agent)
+            raise
+        except RecursionError as error:
+            refusal = CallError(400, "the request is nested too deeply")
+            await session.refuse(wire.name, refusal, agent=agent)
+            raise refusal from error
+        identity = blake2b(body, digest_size=16)
+        identity.update(f"\0{path}\0{agent}".encode("utf-8", "surrogateescape"))
+        call = session.submit(wire.name, asked, identity.digest(), retry=_retry_count(request), agent=agent)
+        try:
+            if asked.stream:
+                return await self._stream(request, session, wire, call)
+            reply = await asyncio.shield(call.finished)
+            await session.acknowledge(call)
+            session.delivered(call)
+            try:
+                return await _send(request, wire.reply(call.request, reply), 200, _JSON)
+            except BaseException:
+                session.undelivered(call)
+                raise
+        finally:
+            session.left(call)
+
+    async def _stream(self, request: web.BaseRequest, session: Session, wire: Wire, call: OpenCall) -> web.StreamResponse:
+        """Sends the events. The status line waits for the first of them, so that what fails before it is answered properly; after it, a failure
+        drops the connection: a stream that was cut is no reply."""
+        events = wire.stream(call.request, call.id, int(call.received_at))
+        response: web.StreamResponse | None = None
+        seen = 0
+        try:
+            while deltas := await call.more(seen):
+                seen += len(deltas)
+                data = b"".join([events.delta(index, delta) for index, delta in deltas])
+                if response is None:
+                    response = web.StreamResponse(headers=_EVENTS)
+                    await response.prepare(request)
+                    data = events.begin() + data
+                await response.write(data)
+            reply = call.finished.result()
+            await session.acknowledge(call)
+        except CallError:
+            if response is None:
+                raise
+            if request.transport is not None:
+                request.transport.abort()
+            return response
+        data = events.end(reply)
+        if response is None:
+            response = web.StreamResponse(headers=_EVENTS)
+            await response.prepare(request)
+            data = events.begin() + data
+        session.delivered(call)
+        try:
+            await response.write(data)
+        except BaseException:
+            session.undelivered(call)
+            raise
+        await response.write_eof()
+        return response
+
+    async def _read(self, request: web.BaseRequest) -> bytes:
+        kind = request.headers.get("Content-Type")
+        if kind is not None and "json" not in kind.lower():
+            raise CallError(415, f"Content-Type must be application/json, not {kind[:80]}", code="unsupported_media_type")
+        too_large = CallError(
+            413, f"the body is larger than {self._config.max_body_mb:g} MB (gateway.max_body_mb)", code="request_too_large"
+        )
+        if request.content_length is not None and request.content_length > self._max_body:
+            raise too_large
+        try:
+            async with asyncio.timeout(READ_DEADLINE):
+                return await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            raise too_large from None
+        except TimeoutError:
+            raise CallError(408, f"the body did not arrive within {READ_DEADLINE:g} s", code="timeout") from None
+        except (web.RequestPayloadError, HttpProcessingError) as error:
+            raise CallError(400, f"the body could not be read: {error}") from error
+
+    async def _models(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
+        if request.method != "GET":
+            raise CallError(405, f"{path} takes GET, not {request.method}", code="method_not_allowed")
+        name = unquote(path.partition("/")[2])
+        names = [name] if name else [each for policy in self._policies.values() for each in (policy.name, *policy.model_names)]
+        models = [{"id": each, "object": "model", "created": 0, "owned_by": "agentlightning"} for each in dict.fromkeys(names)]
+        return await _send(request, orjson.dumps(models[0] if name else {"object": "list", "data": models}), 200, _JSON)
+
+    async def _rewards(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
+        try:
+            if request.method == "GET":
+                return await _send(request, orjson.dumps({"rewards": [_shown(reward) for reward in await session.rewards()]}), 200, _JSON)
+            if request.method != "POST":
+                raise CallError(405, f"rewards takes GET and POST, not {request.method}", code="method_not_allowed")
+            reward = _reward(_parse(await self._read(request), constants=True), session)
+            await session.add_reward(reward)
+            return await _send(request, orjson.dumps({"ok": True, "reward": _shown(reward)}), 200, _JSON)
+        except StoreError as error:
+            raise CallError(500, f"the reward could not be stored: {error}", code="not_recorded") from error
+
+
+# --------------------------------------------------------------------------- helpers
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where it is installed: a fifth less time per request."""
+    if find_spec("uvloop") is None:
+        return asyncio.new_event_loop()
+    return cast("asyncio.AbstractEventLoop", import_module("uvloop").new_event_loop())
+
+
+def _bind(config: GatewayConfig) -> socket.socket:
+    """A bound socket. Raises ConfigError, which names the address and what to do."""
+    where = f"gateway.host={config.host!r}, gateway.port={config.port}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"the gateway has no such address ({where}): {error}; 127.0.0.1 serves this machine") from error
+    try:
+        with suppress(OSError, AttributeError):
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1024)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"port {config.port} on {config.host} is taken by another program: set gateway.port=0 for a free one, or stop that program"
+            ) from error
+        raise ConfigError(f"the gateway cannot listen there ({where}): {error.strerror}; set gateway.port=0 for a free port") from error
+    return listener
+
+
+def _hash(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _split(raw_path: str) -> tuple[str | None, str | None, str]:
+    """The key, the agent's name and the path below them, without `/v1`, which clients append never, once or twice."""
+    parts = [part for part in raw_path.partition("?")[0].split("/") if part]
+    if len(parts) < 2 or parts[0] != "a":
+        return None, None, "/".join(parts)
+    key, rest = parts[1], parts[2:]
+    agent = None
+    if len(rest) >= 2 and rest[0] == "agent":
+        agent, rest = unquote(rest[1])[:200], rest[2:]
+    for _ in range(2):
+        if rest and rest[0] in ("v1", "v1beta"):
+            rest = rest[1:]
+    return key, agent, "/".join(rest)
+
+
+def _retry_count(request: web.BaseRequest) -> int:
+    value = request.headers.get("x-stainless-retry-count", "0")
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 9 else 0
+
+
+def _parse(body: bytes, *, constants: bool = False) -> Mapping[str, Json]:
+    """The JSON object in a body. With ``constants``, NaN and Infinity are read as Python writes them, so that they can be refused by name."""
+    try:
+        parsed = orjson.loads(body)
+    except ValueError as error:
+        parsed = None
+        if constants:
+            with suppress(ValueError, RecursionError):
+                parsed = json.loads(body)
+        if parsed is None:
+            raise CallError(400, f"the body is not valid JSON: {error}", code="invalid_json") from error
+    if not isinstance(parsed, dict):
+        raise CallError(400, "the body must be a JSON object", code="invalid_json")
+    if b"\\u0000" in body and _has_nul(parsed):
+        raise CallError(
+            400, "the body holds a NUL character (\\u0000), which no tokenizer or database can be trusted with", code="invalid_text"
+        )
+    return cast("dict[str, Json]", parsed)
+
+
+def _has_nul(value: Any) -> bool:
+    todo: list[Any] = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, str):
+            if "\0" in item:
+                return True
+        elif isinstance(item, dict):
+            todo.extend(cast("dict[str, Any]", item).items())
+        elif isinstance(item, list | tuple):
+            todo.extend(cast("list[Any]", item))
+    return False
+
+
+def _reward(body: Mapping[str, Json], session: Session) -> Reward:
+    value = body.get("value")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CallError(422, f"value must be a number, not {value!r:.80}", param="value")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise CallError(422, f"value must be a finite number, not {value!r:.80}", param="value")
+    texts: dict[str, str | None] = {}
+    for name in ("name", "call_id", "agent", "reason"):
+        text = body.get(name)
+        if text is not None and not isinstance(text, str):
+            raise CallError(422, f"{name} must be a string, not {text!r:.80}", param=name)
+        texts[name] = text
+    unknown = sorted(body.keys() - {"value", *texts})
+    if unknown:
+        raise CallError(422, f"unknown field {unknown[0]!r}: a reward has value, name, call_id, agent and reason", param=unknown[0])
+    return Reward(
+        session.rollout.id, session.attempt.id, number, texts["name"] or "reward", "emit", texts["call_id"], texts["agent"], texts["reason"],
+        time.time(),
+    )  # fmt: skip
+
+
+def _shown(reward: Reward) -> dict[str, Json]:
+    return {
+        "value": reward.value, "name": reward.name, "source": reward.source, "call_id": reward.call_id, "agent": reward.agent,
+        "reason": reward.reason,
+    }  # fmt: skip
+
+
+async def _send_error(request: web.BaseRequest, shape: Wire | Unserved, error: CallError) -> web.StreamResponse:
+    headers = _JSON if error.retry else {**_JSON, "X-Should-Retry": "false"}
+    return await _send(request, shape.error(error), error.status, headers)
+
+
+async def _send(request: web.BaseRequest, body: bytes, status: int, headers: Mapping[str, str]) -> web.StreamResponse:
+    """Writes a whole response. On return it is in the operating system's hands."""
+    response = web.Response(body=body, status=status, headers=headers)
+    await response.prepare(request)
+    await response.write_eof()
+    return response

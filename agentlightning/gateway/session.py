@@ -1,0 +1,539 @@
+"""One attempt at the gateway: which policy a call goes to, how it is sampled, recorded and acknowledged, and what becomes of it when its client leaves.
+
+Belongs to the gateway's event loop. Knows nothing of HTTP and of no particular wire; may not touch rollouts, credit or learning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from array import array
+from collections import deque
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from agentlightning.config import EvaluationConfig, SamplingConfig
+from agentlightning.engines.base import Engine, Sample, SampleRequest
+from agentlightning.errors import ContextLengthError, EngineError, StoreError, TemplateError
+from agentlightning.gateway.calls import OpenCall, Turnstile, repeated
+from agentlightning.gateway.sampling import overruled, resolve, sample_seed
+from agentlightning.gateway.tree import Plan, TraceTree
+from agentlightning.gateway.wires.base import CallError, Choice, Reply, WireRequest
+from agentlightning.store.base import Store
+from agentlightning.templates.base import StreamParser, Template
+from agentlightning.types import (
+    Attempt,
+    Call,
+    CallStatus,
+    FinishReason,
+    Json,
+    Message,
+    Reward,
+    Rollout,
+    SampleRecord,
+    SamplingParams,
+    ToolCall,
+)
+
+logger = logging.getLogger("agentlightning.gateway")
+
+MAX_NOTED = 16
+"""Distinct unknown paths and user agents that an attempt's usage lists."""
+
+
+END_DEADLINE = 30.0
+"""Seconds that an ending attempt waits for its open calls to be withdrawn and recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A trainable model as the gateway serves it. ``model_names`` are further names that agents may call it by."""
+
+    name: str
+    engine: Engine
+    template: Template
+    model_names: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class AttemptUsage:
+    """What an attempt did at the gateway. ``late`` goes on counting after the attempt has ended: requests that came with its revoked key.
+
+    ``calls`` are all that reached the gateway, refused ones too; ``repeats`` are requests that got the reply of an earlier call and are no calls.
+    """
+
+    calls: int = 0
+    refused: int = 0
+    incomplete: int = 0
+    abandoned: int = 0
+    repeats: int = 0
+    rewards: int = 0
+    sampled_tokens: int = 0
+    context_length_errors: int = 0
+    late: int = 0
+    unknown_paths: tuple[str, ...] = ()
+    user_agents: tuple[str, ...] = ()
+    last_error: str | None = None
+
+
+class Notices:
+    """Warnings that are worth saying once."""
+
+    def __init__(self) -> None:
+        self._said: set[tuple[str, ...]] = set()
+
+    def once(self, key: tuple[str, ...], text: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            logger.warning(text)
+
+
+class Session:
+    """The open attempt. ``end`` is the last thing called on it."""
+
+    def __init__(
+        self,
+        store: Store,
+        policies: Mapping[str, Policy],
+        rollout: Rollout,
+        attempt: Attempt,
+        *,
+        sampling: SamplingConfig | EvaluationConfig,
+        resources: Mapping[str, Json],
+        orphan_grace: float,
+        notices: Notices,
+        turnstile: Turnstile | None,
+    ) -> None:
+        self.rollout = rollout
+        self.attempt = attempt
+        self.usage = AttemptUsage()
+        self.tree = TraceTree()
+        self._store = store
+        self._policies = policies
+        self._sampling = sampling
+        self._resources = resources
+        self._grace = orphan_grace
+        self._notices = notices
+        self._turnstile = turnstile
+        self._calls = 0
+        self._call_ids: set[str] = set()
+        self._by_body: dict[bytes, list[OpenCall]] = {}
+        self._delivered: deque[OpenCall] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._by_model: dict[str, Policy] = {}
+        self._ended = False
+
+    # ----------------------------------------------------------------- what the server calls
+    async def idle(self) -> None:
+        """Returns once no call is being sampled, recorded or waited for."""
+        while self._tasks or any(call.readers for calls in self._by_body.values() for call in calls):
+            await (asyncio.wait(self._tasks) if self._tasks else asyncio.sleep(0.01))
+
+    def submit(self, wire: str, request: WireRequest, body: bytes, *, retry: int, agent: str | None) -> OpenCall:
+        """Starts a call, or joins the one that this request repeats. ``body`` identifies what was asked, ``retry`` is the client's retry count.
+
+        The caller awaits ``finished`` (or follows ``more``) and in any case calls ``left`` once.
+        """
+        now = time.monotonic()
+        while self._delivered and cast("float", self._delivered[0].delivered_at) + self._grace < now:
+            self._forget(self._delivered.popleft())
+        call = repeated(self._by_body.get(body, ()), retry)
+        if call is not None:
+            call.readers += 1
+            call.retry = max(call.retry, retry)
+            if call.grace is not None:
+                call.grace.cancel()
+            self.usage.repeats += 1
+            return call
+        call = OpenCall(
+            id=f"chatcmpl-{secrets.token_hex(12)}",
+            index=self._next_index(),
+            request=request,
+            body=body,
+            wire=wire,
+            agent=agent,
+            received_at=time.time(),
+            started=now,
+            finished=asyncio.get_running_loop().create_future(),
+            retry=retry,
+        )
+        self._call_ids.add(call.id)
+        self._by_body.setdefault(body, []).append(call)
+        call.task = self._spawn(self._run(call))
+        call.task.add_done_callback(lambda _: self._fail(call, _ended()))  # one that was cancelled before it began
+        return call
+
+    async def refuse(self, wire: str, error: CallError, *, model: str = "", agent: str | None = None) -> None:
+        """Records a request that was answered with an error before a call could be made of it."""
+        call_id, index = f"chatcmpl-{secrets.token_hex(12)}", self._next_index()
+        await self._record_refusal(call_id, index, wire, model, agent, error.message)
+
+    async def acknowledge(self, call: OpenCall) -> None:
+        """Comes before the last bytes of a reply: the record says that they were written, also where the call had been left. Raises CallError."""
+        if call.given_up:
+            raise _ended()
+        if call.stored is CallStatus.COMPLETE:
+            return
+        try:
+            await self._store.set_call_status(call.id, CallStatus.COMPLETE)
+        except StoreError as error:
+            raise self._lost(error) from error
+        call.stored = CallStatus.COMPLETE
+
+    def delivered(self, call: OpenCall) -> None:
+        """The last bytes of the reply are about to be written."""
+        if not call.delivered:
+            call.delivered_at = time.monotonic()
+            self._delivered.append(call)
+
+    def undelivered(self, call: OpenCall) -> None:
+        """They could not be written after all."""
+        if call in self._delivered:
+            self._delivered.remove(call)
+            call.delivered_at = None
+
+    def left(self, call: OpenCall) -> None:
+        """A connection no longer waits for the call, for whatever reason."""
+        call.readers -= 1
+        if not call.orphaned or call.failed or call.given_up:
+            return
+        if self._ended:
+            self._give_up(call)
+        else:
+            call.grace = asyncio.get_running_loop().call_later(self._grace, self._give_up, call)
+
+    async def add_reward(self, reward: Reward) -> None:
+        """Raises CallError where the reward names a call that is not this attempt's, StoreError where it was not stored."""
+        if reward.call_id is not None and reward.call_id not in self._call_ids:
+            raise CallError(422, f"call_id {reward.call_id!r} is no call of this attempt", param="call_id")
+        await self._store.add_reward(reward)
+        self.usage.rewards += 1
+
+    async def rewards(self) -> list[Reward]:
+        return [reward for reward in await self._store.rewards(self.rollout.id) if reward.attempt_id == self.attempt.id]
+
+    def note(self, user_agent: str | None = None, unknown_path: str | None = None) -> None:
+        usage = self.usage
+        if user_agent and user_agent not in usage.user_agents and len(usage.user_agents) < MAX_NOTED:
+            usage.user_agents += (user_agent[:200],)
+        if unknown_path and unknown_path not in usage.unknown_paths and len(usage.unknown_paths) < MAX_NOTED:
+            usage.unknown_paths += (unknown_path[:200],)
+
+    async def end(self) -> AttemptUsage:
+        """Withdraws what is still being sampled, waits for what is being recorded, and gives up the replies that nobody got."""
+        self._ended = True
+        for calls in list(self._by_body.values()):
+            for call in list(calls):
+                self._give_up(call)
+        if self._tasks:
+            _, stuck = await asyncio.wait(self._tasks, timeout=END_DEADLINE)
+            if stuck:
+                logger.error("attempt %s: %d calls could not be withdrawn within %g s", self.attempt.id, len(stuck), END_DEADLINE)
+        self._by_body.clear()
+        self._delivered.clear()
+        return self.usage
+
+    # ----------------------------------------------------------------- a call's life
+    async def _run(self, call: OpenCall) -> None:
+        """Plans, samples and records a call, and tells those who wait. Never raises: what goes wrong is the call's error."""
+        request = call.request
+        policy = self._policy(request.model)
+        plan: Plan | None = None
+        try:
+            plan = self.tree.plan(request.messages, request.tools, policy.name, policy.template)
+            if len(plan.prompt_ids) >= policy.engine.context_length:
+                raise ContextLengthError(len(plan.prompt_ids), policy.engine.context_length)
+            params = self._params(call, policy)
+            samples = await self._sample(call, policy, plan, params)
+            call.recording = True
+            reply = await self._record(call, policy, plan, params[0], samples)
+        except asyncio.CancelledError:
+            if call.given_up:
+                await self._abandon_unsampled(call, policy, plan)
+            else:
+                await self._refused(call, plan, CallError(500, "the engine withdrew the request", code="engine_error"))
+        except (ContextLengthError, TemplateError, RecursionError) as error:
+            await self._refused(call, plan, _too_bad(error))
+        except EngineError as error:
+            await self._refused(call, plan, CallError(500, f"the model could not sample: {error}", code="engine_error"))
+        except StoreError as error:
+            self._fail(call, self._lost(error))
+        except Exception as error:  # a defect of ours must not leave a client waiting, nor an attempt trained without the call
+            logger.exception("a call of attempt %s could not be answered", self.attempt.id)
+            self._fail(call, self._lost(error))
+        else:
+            if not call.finished.done():
+                call.finished.set_result(reply)
+                call.wake()
+            if call.given_up:
+                await self._mark_abandoned(call)
+
+    def _params(self, call: OpenCall, policy: Policy) -> list[SamplingParams]:
+        """One set per sample: they differ in the seed."""
+        request = call.request
+        seeds = [sample_seed(self.rollout.seed, self.attempt.number, call.index, i, request.seed) for i in range(request.n)]
+        first = resolve(self._sampling, request, policy.template.stop_token_ids, seeds[0])
+        if asked := overruled(request, first):
+            mode = self.rollout.mode.value
+            advice = '; sampling.owner = "agent" lets the agent decide' if isinstance(self._sampling, SamplingConfig) else ""
+            self._notices.once(("sampling", mode), f"the agent asks for {asked} in {mode}: the run's own settings hold{advice}")
+        return [first, *(replace(first, seed=seed) for seed in seeds[1:])]
+
+    async def _sample(
+        self, call: OpenCall, policy: Policy, plan: Plan, params: list[SamplingParams]
+    ) -> list[tuple[Sample, array[int], Message]]:
+        if len(params) == 1:
+            return [await self._sample_one(call, policy, plan, params[0], 0)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._sample_one(call, policy, plan, each, i)) for i, each in enumerate(params)]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def _sample_one(
+        self, call: OpenCall, policy: Policy, plan: Plan, params: SamplingParams, index: int
+    ) -> tuple[Sample, array[int], Message]:
+        request = call.request
+        tools = request.tools if request.parse_tools else ()
+        draft = _Draft(call, index, policy.template.stream(tools, stop=params.stop)) if request.stream else None
+        asked = SampleRequest(f"{call.id}.{index}", plan.prompt_ids, params, policy.name)
+        if self._turnstile is not None:
+            rollout = self.rollout
+            await self._turnstile.enter((rollout.step, rollout.group, rollout.index, self.attempt.number, call.index, index))
+        try:
+            sample = await policy.engine.sample(asked, draft.feed if draft else None)
+        finally:
+            if self._turnstile is not None:
+                self._turnstile.leave()
+        if sample.finish is FinishReason.CANCELLED:
+            raise EngineError("the engine withdrew the request")
+        ids = sample.segments[0].token_ids if len(sample.segments) == 1 else _joined(sample)
+        if draft is not None:
+            return sample, ids, draft.finish(ids, sample)
+        return sample, ids, policy.template.parse(ids, tools, sample.finish, sample.stop_string)
+
+    async def _record(
+        self, call: OpenCall, policy: Policy, plan: Plan, params: SamplingParams, samples: list[tuple[Sample, array[int], Message]]
+    ) -> Reply:
+        nodes, leaves = self.tree.grow(plan, [(sample, message) for sample, _, message in samples], call.index)
+        status = CallStatus.COMPLETE if call.readers else CallStatus.ABANDONED
+        sampled = sum(len(ids) for _, ids, _ in samples)
+        reused = max(sample.reused_tokens for sample, _, _ in samples)
+        record = replace(
+            self._call(call, policy, status),
+            branch=plan.branch,
+            prompt_node=plan.node.id,
+            samples=tuple(
+                [
+                    SampleRecord(cast("int", leaf.node.id), sample.finish, message)
+                    for leaf, (sample, _, message) in zip(leaves, samples, strict=True)
+                ]
+            ),
+            used=params,
+            prompt_tokens=len(plan.prompt_ids),
+            reused_tokens=reused,
+            sampled_tokens=sampled,
+            first_token_s=samples[0][0].first_token_s,
+            total_s=time.monotonic() - call.started,
+        )
+        await self._store.record(record, nodes)
+        call.stored = status
+        self.tree.publish(plan, leaves)
+        self.usage.sampled_tokens += sampled
+        request = call.request
+        choices = [
+            Choice(message, sample.finish, ids, _logprobs(sample), _texts(policy.template, ids) if request.logprobs else ())
+            for sample, ids, message in samples
+        ]
+        prompt_ids = plan.prompt_ids if request.token_ids else None
+        return Reply(call.id, int(call.received_at), choices, len(plan.prompt_ids), sampled, reused, prompt_ids)
+
+    async def _refused(self, call: OpenCall, plan: Plan | None, error: CallError) -> None:
+        if plan is not None:
+            self.tree.withdraw(plan)
+        if error.code == "context_length_exceeded":
+            self.usage.context_length_errors += 1
+        await self._record_refusal(call.id, call.index, call.wire, call.request.model, call.agent, error.message)
+        self._fail(call, error)
+
+    async def _record_refusal(self, call_id: str, index: int, wire: str, model: str, agent: str | None, message: str) -> None:
+        self.usage.refused += 1
+        self.usage.last_error = message
+        record = Call(
+            id=call_id, attempt_id=self.attempt.id, index=index, wire=wire, model=model, policy=self._policy(model, known=True).name,
+            status=CallStatus.REFUSED, branch="", prompt_node=None, samples=(), asked={}, used=None, agent=agent, error=message,
+            received_at=time.time(),
+        )  # fmt: skip
+        try:
+            await self._store.record(record, ())
+        except StoreError as error:
+            self._lost(error)
+
+    # ----------------------------------------------------------------- leaving
+    def _give_up(self, call: OpenCall) -> None:
+        """Nobody is going to claim the reply any more."""
+        if call.given_up or call.delivered or call.failed:
+            return
+        call.given_up = True
+        if call.grace is not None:
+            call.grace.cancel()
+        self.usage.abandoned += 1
+        self._forget(call)
+        if not call.recording and call.task is not None:
+            call.task.cancel()
+        elif call.finished.done():
+            self._spawn(self._mark_abandoned(call))
+
+    async def _mark_abandoned(self, call: OpenCall) -> None:
+        if call.stored is CallStatus.ABANDONED:
+            return
+        try:
+            await self._store.set_call_status(call.id, CallStatus.ABANDONED)
+        except StoreError as error:
+            self._lost(error)
+        call.stored = CallStatus.ABANDONED
+
+    async def _abandon_unsampled(self, call: OpenCall, policy: Policy, plan: Plan | None) -> None:
+        """Records a call that was withdrawn while it sampled: it has no samples, and nothing of it can be trained."""
+        if plan is not None:
+            self.tree.withdraw(plan)
+        record = replace(
+            self._call(call, policy, CallStatus.ABANDONED),
+            prompt_tokens=len(plan.prompt_ids) if plan else 0,
+            error="its client left before it was sampled to the end",
+            total_s=time.monotonic() - call.started,
+        )
+        try:
+            await self._store.record(record, ())
+        except StoreError as error:
+            self._lost(error)
+        self._fail(call, _ended())
+
+    def _fail(self, call: OpenCall, error: CallError) -> None:
+        if call.finished.done():
+            return
+        call.finished.set_exception(error)
+        call.finished.exception()  # somebody may have been waiting for it, or nobody
+        self._forget(call)
+        call.wake()
+
+    def _lost(self, error: Exception) -> CallError:
+        """Something could not be recorded: the attempt is incomplete, whatever its agent does now."""
+        self.usage.incomplete += 1
+        self.usage.last_error = f"{type(error).__name__}: {error}"
+        return CallError(500, f"the call could not be recorded: {error}", code="not_recorded", retry=False)
+
+    def _forget(self, call: OpenCall) -> None:
+        """No request can repeat the call any more."""
+        calls = self._by_body.get(call.body, [])
+        if call in calls:
+            calls.remove(call)
+        if not calls:
+            self._by_body.pop(call.body, None)
+
+    # ----------------------------------------------------------------- small things
+    def _next_index(self) -> int:
+        self._calls += 1
+        self.usage.calls += 1
+        return self._calls - 1
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _call(self, call: OpenCall, policy: Policy, status: CallStatus) -> Call:
+        return Call(
+            id=call.id, attempt_id=self.attempt.id, index=call.index, wire=call.wire, model=call.request.model, policy=policy.name,
+            status=status, branch="", prompt_node=None, samples=(), asked=call.request.asked, used=None, agent=call.agent,
+            received_at=call.received_at,
+        )  # fmt: skip
+
+    def _policy(self, model: str, *, known: bool = False) -> Policy:
+        """The policy for a model name: its own, that of a resource of this name, else the default one (and one warning, unless ``known``)."""
+        policy = self._by_model.get(model)
+        if policy is None:
+            policy, found = self._look_up(model)
+            if model and not found and not known:
+                self._notices.once(("model", model), f"no policy is called {model!r}: its calls go to {policy.name!r}")
+            if not known:
+                self._by_model[model] = policy
+        return policy
+
+    def _look_up(self, model: str) -> tuple[Policy, bool]:
+        for policy in self._policies.values():
+            if model == policy.name or model in policy.model_names:
+                return policy, True
+        default = next(iter(self._policies.values()))
+        resource = self._resources.get(model)
+        if isinstance(resource, dict):
+            named = cast("dict[str, Json]", resource).get("policy")
+            return (self._policies[named], True) if isinstance(named, str) and named in self._policies else (default, False)
+        return default, False
+
+
+class _Draft:
+    """A sample that is being streamed: feeds the parser and keeps what the client was given."""
+
+    def __init__(self, call: OpenCall, index: int, parser: StreamParser) -> None:
+        self._call = call
+        self._index = index
+        self._parser = parser
+        self._fed = 0
+        self._first = len(call.deltas)
+
+    def feed(self, token_ids: array[int]) -> None:
+        self._fed += len(token_ids)
+        self._call.add(self._index, self._parser.feed(token_ids))
+
+    def finish(self, ids: array[int], sample: Sample) -> Message:
+        """The message as the deltas told it."""
+        if self._fed < len(ids):
+            self.feed(ids[self._fed :])
+        self._call.add(self._index, self._parser.finish(sample.finish, sample.stop_string))
+        content: list[str] = []
+        reasoning: list[str] = []
+        calls: list[ToolCall] = []
+        for index, delta in self._call.deltas[self._first :]:
+            if index == self._index:
+                content.append(delta.content)
+                reasoning.append(delta.reasoning)
+                calls.extend(delta.tool_calls)
+        return Message("assistant", "".join(content), tuple(calls), None, None, "".join(reasoning) or None)
+
+
+def _ended() -> CallError:
+    return CallError(410, "this attempt has ended", code="attempt_ended")
+
+
+def _too_bad(error: ContextLengthError | TemplateError | RecursionError) -> CallError:
+    if isinstance(error, ContextLengthError):
+        return CallError(400, str(error), param="messages", code="context_length_exceeded")
+    if isinstance(error, TemplateError):
+        return CallError(400, f"the model's chat template refused these messages: {error}", param="messages", code="template_error")
+    return CallError(400, "the request is nested too deeply", param="messages")
+
+
+def _joined(sample: Sample) -> array[int]:
+    ids = array("i")
+    for segment in sample.segments:
+        ids.extend(segment.token_ids)
+    return ids
+
+
+def _logprobs(sample: Sample) -> array[float]:
+    if len(sample.segments) == 1:
+        return sample.segments[0].logprobs
+    logprobs = array("f")
+    for segment in sample.segments:
+        logprobs.extend(segment.logprobs)
+    return logprobs
+
+
+def _texts(template: Template, ids: array[int]) -> tuple[str, ...]:
+    return tuple([template.decode([token]) for token in ids])

@@ -1,0 +1,380 @@
+"""The trace tree of one attempt while it is open: which recorded path a new request continues, and which nodes it adds.
+
+Pure: no input or output, no wire, no engine, no store. Only here is decided what counts as the same conversation (`equality_key`), and why a
+request starts a branch. Matching never compares rendered strings: a history is matched message by message against what was recorded, the recorded
+messages then stand in for the client's copies, and the template's text around them has to come out as it did before (else a branch ``template``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, cast
+
+import orjson
+
+from agentlightning.engines.base import Sample
+from agentlightning.errors import TemplateError
+from agentlightning.templates.base import SampledTurn, Template
+from agentlightning.types import Message, Node, Tool, ToolCall
+
+Key = tuple[str, str, tuple[tuple[str, str], ...]]
+"""What two messages must share to be the same turn: role, stripped text, and the tool calls' names and canonical arguments."""
+
+
+# --------------------------------------------------------------------------- equality
+
+
+def canonical_arguments(raw: str) -> str:
+    """A form of tool arguments that is equal exactly where the JSON values are (1.0 is 1, key order and escapes do not matter).
+
+    Arguments that are no JSON stay as they are.
+    """
+    try:
+        # orjson rounds integers beyond 64 bits; an edited digit must not pass for the same number.
+        value = json.loads(raw, parse_constant=_refuse) if _LONG_NUMBER.search(raw) else orjson.loads(raw)
+        value = _integral(value)
+    except (ValueError, RecursionError):
+        return "raw " + raw.strip()
+    try:
+        return "json " + orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError:
+        return "json " + json.dumps(value, sort_keys=True)
+
+
+_LONG_NUMBER = re.compile(r"[0-9]{19}")
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _integral(value: Any) -> Any:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if isinstance(value, dict):
+        return {key: _integral(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_integral(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def equality_key(message: Message) -> Key:
+    """Ids, names and reasoning are left out: ids only pick among candidates, names are often dropped, and reasoning may be missing."""
+    calls = tuple([(call.name, canonical_arguments(call.arguments)) for call in message.tool_calls]) if message.tool_calls else ()
+    return message.role, message.content.strip(), calls
+
+
+def same_reasoning(theirs: Message, recorded: Message) -> bool:
+    """A client may drop reasoning; it may not change it."""
+    return not theirs.reasoning or theirs.reasoning.strip() == (recorded.reasoning or "").strip()
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+# --------------------------------------------------------------------------- the tree
+
+
+class LiveNode:
+    """A node of the open tree. ``id`` is None until a call that uses it is recorded; ``length`` counts the tokens from the root to its end.
+
+    ``plans`` counts the calls that hold it as their prompt and are not recorded yet.
+    """
+
+    __slots__ = ("id", "length", "parent", "plans", "token_ids")
+
+    def __init__(self, parent: LiveNode | None, token_ids: array[int]) -> None:
+        self.parent = parent
+        self.token_ids = token_ids
+        self.length = len(token_ids) + (parent.length if parent else 0)
+        self.id: int | None = None
+        self.plans = 0
+
+    def path_ids(self, start: int = 0) -> array[int]:
+        """The tokens from the root, or from the node that begins at position ``start``, to the end of this node."""
+        parts: list[array[int]] = []
+        node: LiveNode | None = self
+        while node is not None and node.length > start:
+            parts.append(node.token_ids)
+            node = node.parent
+        ids = array("i")
+        for part in reversed(parts):
+            ids.extend(part)
+        return ids
+
+
+@dataclass(slots=True, eq=False)
+class Leaf:
+    """A recorded sample: where a history that holds its message goes on.
+
+    ``parent`` is the recorded sample before it on its path, ``position`` the index of its message in a history, ``given`` the messages between the
+    two, and ``before`` the digest of the text that was rendered between the two. The sampled tokens begin at ``start`` on the path to ``node``.
+    """
+
+    node: LiveNode
+    start: int
+    parent: Leaf | None
+    position: int
+    given: tuple[Message, ...]
+    message: Message
+    key: Key
+    before: bytes
+    policy: str
+    tools: tuple[Tool, ...]
+    turn: SampledTurn | None = None
+    continued: bool = False
+    prompts: dict[bytes, LiveNode] = field(default_factory=dict[bytes, LiveNode])
+
+    def path(self) -> list[Leaf]:
+        """The recorded samples from the first one to this one."""
+        leaves: list[Leaf] = []
+        leaf: Leaf | None = self
+        while leaf is not None:
+            leaves.append(leaf)
+            leaf = leaf.parent
+        leaves.reverse()
+        return leaves
+
+    def as_turn(self, template: Template) -> SampledTurn:
+        """The sample as the template takes it, decoded when it is first continued."""
+        if self.turn is None:
+            turn = template.sampled_turn(self.node.path_ids(self.start))
+            # Most samples are their message: keep one string, not two.
+            self.turn = SampledTurn(self.message.content, turn.ended_with) if turn.text == self.message.content else turn
+        return self.turn
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """Where a call's prompt goes. ``node`` is its last node, ``prompt_ids`` the whole prompt, ``given`` the messages since ``parent``."""
+
+    branch: str
+    parent: Leaf | None
+    node: LiveNode
+    prompt_ids: array[int]
+    before: bytes
+    given: tuple[Message, ...]
+    position: int
+    chain: int
+    policy: str
+    tools: tuple[Tool, ...]
+
+
+class TraceTree:
+    """The trace tree of one attempt. Several policies and conversations may share it.
+
+    A call goes through ``plan`` (where its prompt belongs), ``grow`` (the nodes to store) and, once those are durable, ``publish`` (from then on its
+    samples can be continued); or through ``plan`` and ``withdraw``.
+    """
+
+    def __init__(self) -> None:
+        self._next_id = 0
+        self._roots: dict[tuple[str, bytes], LiveNode] = {}
+        self._samples: dict[int, list[Leaf]] = {}
+        self._answered: set[int] = set()
+        self._by_id: dict[str, Leaf] = {}
+        self._by_key: dict[int, Leaf] = {}
+
+    # ----------------------------------------------------------------- planning
+    def plan(self, messages: Sequence[Message], tools: tuple[Tool, ...], policy: str, template: Template) -> Plan:
+        """Finds the longest recorded path that the history continues and tokenises what is new. Raises TemplateError."""
+        keys = [equality_key(message) for message in messages]
+        chains = [0]
+        for key in keys:
+            chains.append(hash((chains[-1], key)))
+        found = self._longest(messages, keys, chains, tools, policy)
+        leaf, texts = self._render(found, messages, tools, template)
+        before = _digest(texts[-1])
+        prompts = leaf.prompts if leaf else None
+        node = prompts.get(before) if prompts is not None else self._roots.get((policy, before))
+        first = not self._roots
+        known = node is not None
+        if node is None:
+            ids = template.encode(texts[-1], start=leaf is None)
+            if leaf is None and not ids:
+                raise TemplateError("the chat template rendered these messages to nothing")
+            node = LiveNode(leaf.node if leaf else None, ids) if ids or leaf is None else leaf.node
+            if prompts is not None:
+                prompts[before] = node
+            else:
+                self._roots[policy, before] = node
+        if known:
+            branch = "forked"
+        elif leaf is not found:
+            branch = "template"
+        elif reason := self._changed(messages, keys, chains, leaf.position + 1 if leaf else 0, tools, policy):
+            branch = reason
+        elif leaf is None:
+            branch = "root" if first else "new"
+        else:
+            branch = "forked" if leaf.continued else "continued"
+        if leaf is not None:
+            leaf.continued = True
+        node.plans += 1
+        start = leaf.position + 1 if leaf else 0
+        return Plan(branch, leaf, node, node.path_ids(), before, tuple(messages[start:]), len(messages), chains[-1], policy, tools)
+
+    def _longest(
+        self, messages: Sequence[Message], keys: list[Key], chains: list[int], tools: tuple[Tool, ...], policy: str
+    ) -> Leaf | None:
+        for end in range(len(messages), 0, -1):
+            if messages[end - 1].role != "assistant" or chains[end] not in self._samples:
+                continue
+            matches = [
+                leaf
+                for leaf in self._samples[chains[end]]
+                if leaf.policy == policy and same_tools(leaf.tools, tools) and _holds(leaf, messages, keys)
+            ]
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                # Samples with equal texts: the longer exact path, then the one whose ids the client holds, then one nobody went on with, then the latest.
+                ranked = [(len(leaf.path()), _shared_ids(leaf, messages), not leaf.continued, i) for i, leaf in enumerate(matches)]
+                return matches[max(ranked)[-1]]
+        return None
+
+    def _render(
+        self, leaf: Leaf | None, messages: Sequence[Message], tools: tuple[Tool, ...], template: Template
+    ) -> tuple[Leaf | None, tuple[str, ...]]:
+        """The rendering with the recorded samples kept, giving up samples from the end while the template's text disagrees with the record."""
+        while leaf is not None:
+            path = leaf.path()
+            rendering = template.render(_substituted(path, messages), tools, {step.position: step.as_turn(template) for step in path})
+            differs = next((i for i, step in enumerate(path) if _digest(rendering.texts[i]) != step.before), None)
+            if rendering.rewrote is None and differs is None:
+                return leaf, rendering.texts
+            leaf = path[differs - 1] if differs and rendering.rewrote is None else None
+        return None, template.render(messages, tools, {}).texts
+
+    def _changed(
+        self, messages: Sequence[Message], keys: list[Key], chains: list[int], start: int, tools: tuple[Tool, ...], policy: str
+    ) -> str | None:
+        """Why an assistant turn after ``start`` that was sampled here could not be continued; None where none was."""
+        for i in range(start, len(messages)):
+            message = messages[i]
+            if message.role != "assistant":
+                continue
+            leaves = self._samples.get(chains[i + 1])
+            if leaves:
+                return "edited" if any(same_tools(leaf.tools, tools) for leaf in leaves) else "tools_changed"
+            if chains[i] in self._answered:
+                return "edited"
+            known = [self._by_id.get(call.id) for call in message.tool_calls]
+            if message.content.strip():
+                known.append(self._by_key.get(hash(keys[i])))
+            if any(leaf and leaf.policy == policy and same_tools(leaf.tools, tools) for leaf in known):
+                return "edited"
+        return None
+
+    # ----------------------------------------------------------------- recording
+    def withdraw(self, plan: Plan) -> None:
+        """Forgets a plan that will not be recorded."""
+        plan.node.plans -= 1
+        if plan.node.id is not None or plan.node.plans:
+            return
+        if plan.parent is not None:
+            plan.parent.prompts.pop(plan.before, None)
+        else:
+            self._roots.pop((plan.policy, plan.before), None)
+
+    def grow(self, plan: Plan, samples: Sequence[tuple[Sample, Message]], call_index: int) -> tuple[list[Node], list[Leaf]]:
+        """The nodes that a call adds (parents first, its prompt's node only where no earlier call stored it) and its leaves, in order of ``samples``."""
+        plan.node.plans -= 1
+        nodes: list[Node] = []
+        if plan.node.id is None:
+            plan.node.id = self._take_id()
+            nodes.append(Node(plan.node.id, _id(plan.node.parent), False, plan.node.token_ids, call_index))
+        leaves: list[Leaf] = []
+        for sample, message in samples:
+            node = plan.node
+            for segment in sample.segments:
+                if not segment.token_ids:
+                    continue
+                parent, node = node, LiveNode(node, segment.token_ids)
+                node.id = self._take_id()
+                nodes.append(
+                    Node(
+                        node.id, parent.id, True, segment.token_ids, call_index,
+                        segment.logprobs, segment.log_kept, segment.kept, segment.version,
+                    )
+                )  # fmt: skip
+            leaves.append(
+                Leaf(
+                    node,
+                    plan.node.length,
+                    plan.parent,
+                    plan.position,
+                    plan.given,
+                    message,
+                    equality_key(message),
+                    plan.before,
+                    plan.policy,
+                    plan.tools,
+                )
+            )
+        return nodes, leaves
+
+    def publish(self, plan: Plan, leaves: Sequence[Leaf]) -> None:
+        """Makes recorded samples known to later requests."""
+        self._answered.add(plan.chain)
+        for leaf in leaves:
+            self._samples.setdefault(hash((plan.chain, leaf.key)), []).append(leaf)
+            self._by_key[hash(leaf.key)] = leaf
+            for call in leaf.message.tool_calls:
+                self._by_id[call.id] = leaf
+
+    def _take_id(self) -> int:
+        self._next_id += 1
+        return self._next_id - 1
+
+
+# --------------------------------------------------------------------------- helpers
+
+
+def _id(node: LiveNode | None) -> int | None:
+    return node.id if node else None
+
+
+def same_tools(a: tuple[Tool, ...], b: tuple[Tool, ...]) -> bool:
+    """Equal names, descriptions and schemas in the same order."""
+    return a is b or a == b
+
+
+def _holds(leaf: Leaf, messages: Sequence[Message], keys: list[Key]) -> bool:
+    """Whether each recorded sample on the way to ``leaf`` is the history's own message at its place."""
+    return all(keys[step.position] == step.key and same_reasoning(messages[step.position], step.message) for step in leaf.path())
+
+
+def _shared_ids(leaf: Leaf, messages: Sequence[Message]) -> int:
+    count = 0
+    for step in leaf.path():
+        theirs = messages[step.position].tool_calls
+        count += sum(a.id == b.id for a, b in zip(theirs, step.message.tool_calls, strict=True))
+    return count
+
+
+def _substituted(path: Sequence[Leaf], messages: Sequence[Message]) -> list[Message]:
+    """The history with the recorded messages in place of the client's copies, and the new tool results under the recorded ids."""
+    history: list[Message] = []
+    renamed: dict[str, str] = {}
+    for step in path:
+        history.extend(step.given)
+        history.append(step.message)
+        for theirs, ours in zip(messages[step.position].tool_calls, step.message.tool_calls, strict=True):
+            if theirs.id != ours.id:
+                renamed[theirs.id] = ours.id
+    rest = messages[len(history) :]
+    history.extend([_renamed(message, renamed) for message in rest] if renamed else rest)
+    return history
+
+
+def _renamed(message: Message, renamed: dict[str, str]) -> Message:
+    calls = tuple(ToolCall(renamed.get(call.id, call.id), call.name, call.arguments) for call in message.tool_calls)
+    of = message.tool_call_id
+    return Message(message.role, message.content, calls, renamed.get(of, of) if of else of, message.name, message.reasoning)

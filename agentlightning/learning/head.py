@@ -1,0 +1,195 @@
+"""Head: logprobs of the trained tokens from the model's last hidden states, without ever holding the logits of a whole row.
+
+A row of 4,096 tokens over a vocabulary of 150,000 is 2.5 GB of logits, and its gradient as much again. Here the logits of ``chunk`` positions exist at
+a time; the backward pass computes them anew. Only positions that predict a trained token are computed at all, each once, however many samples
+were drawn there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from agentlightning.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """What a model does to its raw logits: ``softcap * tanh(scale * raw / softcap)``, without a softcap ``scale * raw``."""
+
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def apply_(self, logits_UV: Tensor) -> Tensor:
+        """In place."""
+        if self.scale != 1.0:
+            logits_UV.mul_(self.scale)
+        return logits_UV if self.softcap is None else logits_UV.div_(self.softcap).tanh_().mul_(self.softcap)
+
+    def backward_(self, grad_UV: Tensor, logits_UV: Tensor) -> Tensor:
+        """The gradient wrt the raw logits from that wrt the transformed ones, in place. ``logits_UV`` are transformed."""
+        if self.softcap is not None:
+            grad_UV.mul_(1 - (logits_UV / self.softcap).square_())
+        return grad_UV if self.scale == 1.0 else grad_UV.mul_(self.scale)
+
+
+def transform_of(model: PreTrainedModel) -> Transform:
+    """The transform that the model's configuration names (Gemma's softcap; the scales of Granite, Cohere and Falcon-H1)."""
+    config = model.config.get_text_config()
+
+    def value(name: str) -> float | None:
+        found = getattr(config, name, None)
+        return float(found) if isinstance(found, int | float) else None
+
+    scale = 1.0
+    if (divisor := value("logits_scaling")) is not None:
+        scale = 1.0 / divisor
+    for name in ("logit_scale", "lm_head_multiplier"):
+        scale *= value(name) or 1.0
+    return Transform(scale, value("final_logit_softcapping"))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the head is asked for, beside the hidden states of U positions. Tensors on the model's device.
+
+    Entry e wants token ``targets_E[e]`` under distribution ``rows_E[e]`` (ascending) at ``temperatures_U``; where ``kept_entries_K`` names it, also the
+    mass of its ``kept_ids_K``. ``chunks`` cuts U, E and K into pieces of at most ``chunk`` distributions.
+    """
+
+    temperatures_U: Tensor
+    rows_E: Tensor
+    targets_E: Tensor
+    kept_entries_K: Tensor
+    kept_ids_K: Tensor
+    chunks: tuple[tuple[slice, slice, slice], ...]
+
+
+def chunks_of(distributions: int, rows_E: Tensor, kept_entries_K: Tensor, chunk: int) -> tuple[tuple[slice, slice, slice], ...]:
+    """Slices of distributions, of their entries and of the entries' kept ids. CPU tensors, ``rows_E`` and ``kept_entries_K`` ascending."""
+    edges_U = torch.arange(0, distributions + chunk, chunk).clamp(max=distributions)
+    edges_E = torch.searchsorted(rows_E, edges_U)
+    edges_K = torch.searchsorted(kept_entries_K, edges_E)
+    edges = [cast("list[int]", edge.tolist()) for edge in (edges_U, edges_E, edges_K)]
+    return tuple(cast("tuple[slice, slice, slice]", tuple(slice(edge[i], edge[i + 1]) for edge in edges)) for i in range(len(edges[0]) - 1))
+
+
+class Head:
+    """The output embedding of a model and what it does to the logits."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        module = cast("nn.Module | None", model.get_output_embeddings())
+        if not isinstance(module, nn.Linear):
+            raise ModelError(
+                f"{type(model).__name__} has no linear output embedding ({type(module).__name__}): its logprobs cannot be computed"
+            )
+        self.module = module
+        self.transform = transform_of(model)
+
+    def logits(self, hidden_UD: Tensor) -> Tensor:
+        """The model's logits, at least float32. For checks: this holds all of them."""
+        return self.transform.apply_(_upcast(nn.functional.linear(hidden_UD, self.module.weight, self.module.bias)))
+
+    def logprobs(self, hidden_UD: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor]:
+        """(logprob under the full softmax, log mass of the kept support) of each entry, at least float32. Both carry gradients."""
+        function = cast("Any", _ChunkedLogprobs)
+        return cast("tuple[Tensor, Tensor]", function.apply(hidden_UD, self.module.weight, self.module.bias, self.transform, wanted))
+
+
+def _upcast(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+class _ChunkedLogprobs(torch.autograd.Function):
+    """logprobs_E and log_kept_E from hidden states and the output embedding, chunk by chunk, with the logits computed anew in backward.
+
+    With z the logits over the temperature, p their softmax and q their softmax over the kept ids: d logprob / dz = onehot - p and
+    d log_kept / dz = q - p.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_UD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, transform: Transform, wanted: Wanted
+    ) -> tuple[Tensor, Tensor]:
+        dtype = torch.promote_types(hidden_UD.dtype, torch.float32)
+        logprobs_E = torch.empty(wanted.rows_E.shape, dtype=dtype, device=hidden_UD.device)
+        log_kept_E = torch.zeros_like(logprobs_E)
+        log_z_U = torch.empty(hidden_UD.shape[:1], dtype=dtype, device=hidden_UD.device)
+        for chunk_U, chunk_E, chunk_K in wanted.chunks:
+            _, scaled_UV = _chunk_logits(hidden_UD[chunk_U], weight_VD, bias_V, transform, wanted.temperatures_U[chunk_U])
+            rows_E = wanted.rows_E[chunk_E] - chunk_U.start
+            log_z_U[chunk_U] = scaled_UV.logsumexp(-1)
+            logprobs_E[chunk_E] = scaled_UV[rows_E, wanted.targets_E[chunk_E]] - log_z_U[wanted.rows_E[chunk_E]]
+            if chunk_K.stop > chunk_K.start:
+                entries_K = wanted.kept_entries_K[chunk_K]
+                rows_K = wanted.rows_E[entries_K]
+                mass_K = (scaled_UV[rows_K - chunk_U.start, wanted.kept_ids_K[chunk_K]] - log_z_U[rows_K]).exp_()
+                mass_E = torch.zeros_like(logprobs_E[chunk_E]).index_add_(0, entries_K - chunk_E.start, mass_K)
+                cut_E = torch.zeros_like(mass_E, dtype=torch.bool)
+                cut_E[entries_K - chunk_E.start] = True
+                log_kept_E[chunk_E] = torch.where(cut_E, mass_E, torch.ones_like(mass_E)).log_()
+        ctx.save_for_backward(hidden_UD, weight_VD, bias_V, log_z_U, log_kept_E)
+        ctx.transform, ctx.wanted = transform, wanted
+        return logprobs_E, log_kept_E
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_UD, weight_VD, bias_V, log_z_U, log_kept_E = cast("tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]", ctx.saved_tensors)
+        transform, wanted = cast("Transform", ctx.transform), cast("Wanted", ctx.wanted)
+        grad_logprobs_E, grad_log_kept_E = grads
+        needs_hidden, needs_weight, needs_bias = cast("tuple[bool, ...]", ctx.needs_input_grad)[:3]
+        grad_hidden_UD = torch.empty_like(hidden_UD) if needs_hidden else None
+        grad_weight_VD = torch.zeros_like(weight_VD, dtype=log_z_U.dtype) if needs_weight else None
+        grad_bias_V = torch.zeros_like(bias_V, dtype=log_z_U.dtype) if bias_V is not None and needs_bias else None
+        softmax_E = grad_logprobs_E + grad_log_kept_E
+        for chunk_U, chunk_E, chunk_K in wanted.chunks:
+            temperatures_U = wanted.temperatures_U[chunk_U]
+            logits_UV, scaled_UV = _chunk_logits(hidden_UD[chunk_U], weight_VD, bias_V, transform, temperatures_U)
+            rows_E = wanted.rows_E[chunk_E] - chunk_U.start
+            probs_UV = scaled_UV.sub_(log_z_U[chunk_U, None]).exp_()
+            kept = None
+            if chunk_K.stop > chunk_K.start:
+                entries_K = wanted.kept_entries_K[chunk_K]
+                rows_K = wanted.rows_E[entries_K] - chunk_U.start
+                ids_K = wanted.kept_ids_K[chunk_K]
+                kept = rows_K, ids_K, grad_log_kept_E[entries_K] * probs_UV[rows_K, ids_K] / log_kept_E[entries_K].exp()
+            softmax_U = torch.zeros_like(log_z_U[chunk_U]).index_add_(0, rows_E, softmax_E[chunk_E])
+            grad_UV = probs_UV.mul_(-softmax_U[:, None])
+            grad_UV.index_put_((rows_E, wanted.targets_E[chunk_E]), grad_logprobs_E[chunk_E], accumulate=True)
+            if kept is not None:
+                grad_UV.index_put_(kept[:2], kept[2], accumulate=True)
+            grad_UV = transform.backward_(grad_UV.div_(temperatures_U[:, None]), logits_UV).to(weight_VD.dtype)
+            if grad_hidden_UD is not None:
+                torch.mm(grad_UV, weight_VD, out=grad_hidden_UD[chunk_U])
+            if grad_weight_VD is not None:
+                _add_product(grad_weight_VD, grad_UV, hidden_UD[chunk_U])
+            if grad_bias_V is not None:
+                grad_bias_V += grad_UV.sum(0)
+        return (
+            grad_hidden_UD,
+            None if grad_weight_VD is None else grad_weight_VD.to(weight_VD.dtype),
+            None if grad_bias_V is None or bias_V is None else grad_bias_V.to(bias_V.dtype),
+            None,
+            None,
+        )
+
+
+def _chunk_logits(
+    hidden_UD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, transform: Transform, temperatures_U: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(logits, logits over the temperature), at least float32. The same tensor where the transform's backward needs no logits."""
+    logits_UV = transform.apply_(_upcast(nn.functional.linear(hidden_UD, weight_VD, bias_V)))
+    if transform.softcap is None:
+        return logits_UV, logits_UV.div_(temperatures_U[:, None])
+    return logits_UV, logits_UV / temperatures_U[:, None]
+
+
+def _add_product(grad_VD: Tensor, grad_UV: Tensor, hidden_UD: Tensor) -> None:
+    if grad_VD.dtype == grad_UV.dtype:
+        grad_VD.addmm_(grad_UV.T, hidden_UD)
+    else:
+        grad_VD += grad_UV.T @ hidden_UD

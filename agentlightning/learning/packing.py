@@ -1,0 +1,422 @@
+"""Packing: from trees of tokens to the rows a model forwards, and the list of the tokens that are trained.
+
+Pure: no model, no device, no loss. A *path* is what a model sees: the tokens from a root to a trained token. The flat layout forwards one row per
+path; the tree layout forwards a trie of the group's paths, in which equal beginnings exist once. Both list each trained token once, so both give the
+same loss and gradient. What no trained token depends on is not forwarded at all.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from agentlightning.errors import RunFailed
+from agentlightning.learning.batch import Batch, TrainNode, TrainTree
+
+MAX_PADDING = 0.25
+"""Flat rows are forwarded together while at most this share of the block is padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a forward costs, in multiply-adds: ``token`` per token (all matrices it passes), ``pair`` per pair of tokens that attention computes.
+
+    A causal row of T tokens computes T*T/2 pairs. A row with a mask computes T*T: the kernels do not skip what is masked.
+    """
+
+    token: float
+    pair: float
+
+    def of(self, rows: int, length: int, *, masked: bool) -> float:
+        """The cost of a block of ``rows`` rows padded to ``length`` tokens."""
+        return rows * (length * self.token + length * length * (1.0 if masked else 0.5) * self.pair)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Every trained token of a batch, once. CPU tensors; ``_E`` runs over the tokens, group by group.
+
+    ``logprobs_E`` is what the sampler recorded under the full softmax at ``temperatures_E``, ``log_kept_E`` the log mass of the kept support (0 where
+    nothing was cut), so that ``logprobs_E - log_kept_E`` is the behaviour's logprob. float64, so that no model's precision is cut.
+    """
+
+    targets_E: Tensor
+    weights_E: Tensor
+    logprobs_E: Tensor
+    log_kept_E: Tensor
+    temperatures_E: Tensor
+    units_E: Tensor
+
+    @property
+    def behaviour_E(self) -> Tensor:
+        return self.logprobs_E - self.log_kept_E
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows that are forwarded at once, and what the head computes of them.
+
+    ``positions_BT`` is a token's depth on its path. ``ends_T`` is None for causal rows, padded at their ends; else there is one row in depth-first order and the tokens
+    below token s are ``s..ends_T[s] - 1``, which is its whole mask: t sees s where ``s <= t < ends_T[s]``.
+
+    The head computes ``U`` distributions: that of the token at flat place ``places_U`` (row * T + column) at ``temperatures_U``. Entry e of the block
+    is the trained token ``entries_E[e]``, drawn from distribution ``rows_E[e]``; ``rows_E`` ascends. Where its support was cut, the kept ids are those
+    ``kept_ids_K`` whose ``kept_entries_K`` is e.
+    """
+
+    token_ids_BT: Tensor
+    positions_BT: Tensor
+    ends_T: Tensor | None
+    tokens: int
+    """Without the padding."""
+    places_U: Tensor
+    temperatures_U: Tensor
+    rows_E: Tensor
+    entries_E: Tensor
+    kept_ids_K: Tensor
+    kept_entries_K: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackedGroup:
+    """A group's blocks. Its trained tokens are the entries ``start..stop - 1``; ``flat_tokens`` is what the flat layout would have forwarded."""
+
+    blocks: tuple[Block, ...]
+    layout: Literal["tree", "flat"]
+    start: int
+    stop: int
+    flat_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A packed batch: the groups that have anything to train, and all their trained tokens."""
+
+    groups: tuple[PackedGroup, ...]
+    trained: Trained
+
+
+def pack(
+    batch: Batch,
+    *,
+    layout: Literal["auto", "tree", "flat"],
+    max_row_tokens: int,
+    cost: Cost,
+    max_tree_depth: int | None = None,
+) -> Packed:
+    """Packs every group, as ``layout`` says or, for ``auto``, as the counted cost says.
+
+    Groups and their trees are put in the order of their rollout ids first, so that a batch gives the same bits in whatever order its rollouts
+    finished. ``max_tree_depth`` is where the model's own mask would differ from a tree's (a sliding window).
+
+    Raises RunFailed when a path is longer than ``max_row_tokens`` (or, with layout ``tree``, than ``max_tree_depth``), ValueError when a tree breaks the contract of
+    batch.py.
+    """
+    table = _Table()
+    groups: list[PackedGroup] = []
+    for trees in sorted((sorted(group, key=_rollout) for group in batch.groups), key=lambda group: [_rollout(tree) for tree in group]):
+        start = len(table.targets)
+        paths = [path for tree in trees for path in _paths(_Needed(tree, table), max_row_tokens)]
+        if not paths:
+            continue
+        depth = max(path.length for path in paths)
+        if layout == "tree" and max_tree_depth is not None and depth > max_tree_depth:
+            raise RunFailed(
+                f"learner.layout='tree' with a path of {depth} tokens: the model's sliding window of {max_tree_depth} tokens "
+                "is not part of a tree's mask; use 'auto' or 'flat'"
+            )
+        flat = layout == "flat" or (max_tree_depth is not None and depth > max_tree_depth)
+        flat_rows = _flat_rows(paths, max_row_tokens)
+        tree_rows = [] if flat else _tree_rows(paths, max_row_tokens)
+        if layout == "auto" and not flat:
+            flat = _cost_of_flat(flat_rows, cost) <= sum(cost.of(1, len(row.ids), masked=not row.chain) for row in tree_rows)
+        done: set[tuple[int, int]] = set()
+        blocks = [_flat_block(rows, done, table) for rows in flat_rows] if flat else [_tree_block(row, table) for row in tree_rows]
+        flat_tokens = sum(path.length for path in paths)
+        groups.append(PackedGroup(tuple(blocks), "flat" if flat else "tree", start, len(table.targets), flat_tokens))
+    return Packed(tuple(groups), table.done())
+
+
+def _rollout(tree: TrainTree) -> str:
+    return tree.rollout_id
+
+
+# --------------------------------------------------------------------------- what of a tree is needed
+
+
+@dataclass(slots=True)
+class _Table:
+    """The trained tokens, while they are collected."""
+
+    targets: list[int] = field(default_factory=list[int])
+    weights: list[float] = field(default_factory=list[float])
+    logprobs: list[float] = field(default_factory=list[float])
+    log_kept: list[float] = field(default_factory=list[float])
+    temperatures: list[float] = field(default_factory=list[float])
+    units: list[int] = field(default_factory=list[int])
+    kept: dict[int, array[int]] = field(default_factory=dict[int, "array[int]"])
+
+    def add(self, node: TrainNode, t: int) -> int:
+        """Lists token t of a node and returns its entry."""
+        assert node.weights is not None and node.logprobs is not None
+        entry = len(self.targets)
+        self.targets.append(node.token_ids[t])
+        self.weights.append(node.weights[t])
+        self.logprobs.append(node.logprobs[t])
+        self.temperatures.append(node.temperature if node.temperature > 0 else 1.0)
+        self.units.append(node.unit)
+        log_kept = 0.0
+        if node.kept is not None and node.log_kept is not None:
+            log_kept = node.log_kept[t]
+            self.kept[entry] = node.kept.ids[node.kept.offsets[t] : node.kept.offsets[t + 1]]
+        self.log_kept.append(log_kept)
+        return entry
+
+    def done(self) -> Trained:
+        return Trained(
+            targets_E=torch.tensor(self.targets, dtype=torch.long),
+            weights_E=torch.tensor(self.weights, dtype=torch.float64),
+            logprobs_E=torch.tensor(self.logprobs, dtype=torch.float64),
+            log_kept_E=torch.tensor(self.log_kept, dtype=torch.float64),
+            temperatures_E=torch.tensor(self.temperatures, dtype=torch.float64),
+            units_E=torch.tensor(self.units, dtype=torch.long),
+        )
+
+
+class _Needed:
+    """A tree cut down to what its trained tokens depend on.
+
+    ``keep[n]`` is how many of node n's tokens are inputs, None where neither it nor a node below it is trained. ``entries[n]`` are node n's trained
+    tokens as (place in the node, entry). The last trained token of a path is predicted but never an input.
+    """
+
+    def __init__(self, tree: TrainTree, table: _Table) -> None:
+        nodes = tree.nodes
+        self.tree = tree
+        self.depth: list[int] = []
+        self.entries: list[list[tuple[int, int]]] = []
+        self.children: list[list[int]] = [[] for _ in nodes]
+        self.roots: list[int] = []
+        for index, node in enumerate(nodes):
+            if not -1 <= node.parent < index:
+                raise ValueError(f"rollout {tree.rollout_id}: node {index} names parent {node.parent}, which is not before it")
+            before = 0 if node.parent < 0 else self.depth[node.parent] + len(nodes[node.parent].token_ids)
+            self.depth.append(before)
+            (self.roots if node.parent < 0 else self.children[node.parent]).append(index)
+            _check(tree, index, node)
+            weights: Iterable[float] = node.weights or ()
+            # The first token of a path has nothing that predicts it.
+            trained = [t for t, weight in enumerate(weights) if not math.isnan(weight) and before + t > 0]
+            self.entries.append([(t, table.add(node, t)) for t in trained])
+        self.keep: list[int | None] = [entries[-1][0] if entries else None for entries in self.entries]
+        for index in range(len(nodes) - 1, -1, -1):
+            if any(self.keep[child] is not None for child in self.children[index]):
+                self.keep[index] = len(nodes[index].token_ids)
+
+
+def _check(tree: TrainTree, index: int, node: TrainNode) -> None:
+    if node.weights is None:
+        return
+    where = f"rollout {tree.rollout_id}: node {index}"
+    count = len(node.token_ids)
+    if not node.sampled:
+        raise ValueError(f"{where} has weights and was not sampled: only sampled tokens are trained")
+    if len(node.weights) != count or node.logprobs is None or len(node.logprobs) != count:
+        raise ValueError(f"{where} has {count} tokens and not as many weights and logprobs")
+    if (node.log_kept is None) != (node.kept is None):
+        raise ValueError(f"{where} has only one of log_kept and kept: the new logprob cannot be renormalised over the kept tokens")
+    if node.log_kept is not None and node.kept is not None and not (len(node.log_kept) == count == len(node.kept.offsets) - 1):
+        raise ValueError(f"{where} has {count} tokens and not as many log_kept and kept supports")
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A path to a last trained token: the nodes on it, and its tokens (``length`` of them are inputs)."""
+
+    needed: _Needed
+    nodes: tuple[int, ...]
+    length: int
+
+
+def _paths(needed: _Needed, max_row_tokens: int) -> Iterable[_Path]:
+    """The needed paths of a tree, depth first, so that neighbours share most."""
+    stack = [(root, (root,)) for root in reversed(needed.roots)]
+    while stack:
+        index, nodes = stack.pop()
+        keep = needed.keep[index]
+        if keep is None:
+            continue
+        below = [child for child in needed.children[index] if needed.keep[child] is not None]
+        stack.extend((child, (*nodes, child)) for child in reversed(below))
+        if not below:
+            length = needed.depth[index] + keep
+            if length > max_row_tokens:
+                raise RunFailed(
+                    f"rollout {needed.tree.rollout_id}: a path of {length} tokens is longer than learner.max_row_tokens={max_row_tokens}; "
+                    "raise it, or give the agent's conversations a limit"
+                )
+            yield _Path(needed, nodes, length)
+
+
+# --------------------------------------------------------------------------- rows
+
+
+class _Row:
+    """A trie of paths under construction. Slots are tokens in the order they were added: parents before children."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.parents: list[int] = []
+        self.entries: list[tuple[int, int]] = []
+        """(slot of the predictor, entry)"""
+        self._next: dict[tuple[int, int], int] = {}
+        self._slots: dict[tuple[int, int], int] = {}
+
+    @property
+    def chain(self) -> bool:
+        """Whether it is a single path, which needs no mask."""
+        return all(parent == slot - 1 for slot, parent in enumerate(self.parents))
+
+    def fits(self, path: _Path, cap: int) -> bool:
+        """Whether the row would still hold at most ``cap`` tokens with the path."""
+        if len(self.ids) + path.length <= cap:
+            return True
+        slot, matched = -1, 0
+        for token in _tokens(path):
+            found = self._next.get((slot, token))
+            if found is None:
+                break
+            slot, matched = found, matched + 1
+        return len(self.ids) + path.length - matched <= cap
+
+    def add(self, path: _Path, done: set[tuple[int, int]]) -> None:
+        """Adds a path. The trained tokens of nodes in ``done`` are another row's; those added here join it."""
+        slot = -1
+        needed = path.needed
+        for index in path.nodes:
+            key = (id(needed), index)
+            if key in self._slots:
+                slot = self._slots[key]
+                continue
+            ids = needed.tree.nodes[index].token_ids[: needed.keep[index]]
+            before = slot
+            slots = [slot := self._step(slot, token) for token in ids]
+            self._slots[key] = slot
+            if key not in done:
+                done.add(key)
+                self.entries += [(slots[t - 1] if t else before, entry) for t, entry in needed.entries[index]]
+
+    def _step(self, slot: int, token: int) -> int:
+        key = (slot, token)
+        found = self._next.get(key)
+        if found is None:
+            found = self._next[key] = len(self.ids)
+            self.ids.append(token)
+            self.parents.append(slot)
+        return found
+
+
+def _tokens(path: _Path) -> Iterable[int]:
+    for index in path.nodes:
+        yield from path.needed.tree.nodes[index].token_ids[: path.needed.keep[index]]
+
+
+def _tree_rows(paths: Sequence[_Path], cap: int) -> list[_Row]:
+    """Fills rows with paths in order, a new one where the next path would not fit. What two rows share is forwarded in both, and trained in the first."""
+    rows = [_Row()]
+    done: set[tuple[int, int]] = set()
+    for path in paths:
+        if not rows[-1].fits(path, cap):
+            rows.append(_Row())
+        rows[-1].add(path, done)
+    return rows
+
+
+def _flat_rows(paths: Sequence[_Path], cap: int) -> list[list[_Path]]:
+    """Paths of like length together, longest first, a block's padded tokens at most ``cap``."""
+    blocks: list[list[_Path]] = []
+    for path in sorted(paths, key=lambda path: -path.length):
+        block = blocks[-1] if blocks else []
+        longest = block[0].length if block else 0
+        if block and (len(block) + 1) * longest <= cap and path.length >= (1 - MAX_PADDING) * longest:
+            block.append(path)
+        else:
+            blocks.append([path])
+    return blocks
+
+
+def _cost_of_flat(blocks: Sequence[Sequence[_Path]], cost: Cost) -> float:
+    return sum(cost.of(len(block), block[0].length, masked=False) for block in blocks)
+
+
+# --------------------------------------------------------------------------- blocks
+
+
+def _tree_block(row: _Row, table: _Table) -> Block:
+    """A row's slots in depth-first order."""
+    count = len(row.ids)
+    if row.chain:
+        return _block([row.ids], row.entries, None, torch.arange(count)[None], table)
+    size = [1] * count
+    depth = [0] * count
+    for slot in range(count - 1, -1, -1):
+        if row.parents[slot] >= 0:
+            size[row.parents[slot]] += size[slot]
+    place = [0] * count
+    free = [0] * (count + 1)  # where the next child of a slot goes; the last is for the roots
+    for slot, parent in enumerate(row.parents):
+        place[slot] = free[parent]
+        free[parent] += size[slot]
+        free[slot] = place[slot] + 1
+        depth[slot] = depth[parent] + 1 if parent >= 0 else 0
+    ids, ends, positions = [0] * count, [0] * count, [0] * count
+    for slot, at in enumerate(place):
+        ids[at], ends[at], positions[at] = row.ids[slot], at + size[slot], depth[slot]
+    entries = [(place[slot], entry) for slot, entry in row.entries]
+    return _block([ids], entries, torch.tensor(ends), torch.tensor(positions)[None], table)
+
+
+def _flat_block(paths: Sequence[_Path], done: set[tuple[int, int]], table: _Table) -> Block:
+    length = paths[0].length
+    rows: list[list[int]] = []
+    entries: list[tuple[int, int]] = []
+    for number, path in enumerate(paths):
+        row = _Row()
+        row.add(path, done)
+        rows.append(row.ids)
+        entries += [(number * length + slot, entry) for slot, entry in row.entries]
+    return _block(rows, entries, None, torch.arange(length).expand(len(rows), length), table)
+
+
+def _block(rows: list[list[int]], entries: list[tuple[int, int]], ends_T: Tensor | None, positions_BT: Tensor, table: _Table) -> Block:
+    length = len(rows[0])
+    wanted = sorted((place, table.temperatures[entry], entry) for place, entry in entries)
+    distributions = sorted({(place, temperature) for place, temperature, _ in wanted})
+    row_of = {key: row for row, key in enumerate(distributions)}
+    kept_ids, kept_entries = array("i"), array("i")
+    for number, (_, _, entry) in enumerate(wanted):
+        if (ids := table.kept.get(entry)) is not None:
+            kept_ids.extend(ids)
+            kept_entries.extend(array("i", [number]) * len(ids))
+    return Block(
+        token_ids_BT=torch.tensor([ids + [0] * (length - len(ids)) for ids in rows], dtype=torch.long),
+        positions_BT=positions_BT,
+        ends_T=ends_T,
+        tokens=sum(len(ids) for ids in rows),
+        places_U=torch.tensor([place for place, _ in distributions], dtype=torch.long),
+        temperatures_U=torch.tensor([temperature for _, temperature in distributions], dtype=torch.float64),
+        rows_E=torch.tensor([row_of[place, temperature] for place, temperature, _ in wanted], dtype=torch.long),
+        entries_E=torch.tensor([entry for _, _, entry in wanted], dtype=torch.long),
+        kept_ids_K=_long(kept_ids),
+        kept_entries_K=_long(kept_entries),
+    )
+
+
+def _long(values: array[int]) -> Tensor:
+    return torch.frombuffer(values, dtype=torch.int32).long() if values else torch.empty(0, dtype=torch.long)

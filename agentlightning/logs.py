@@ -1,0 +1,22 @@
+"""The package's logger. It stays silent until the program that uses it asks for output."""
+
+from __future__ import annotations
+
+import logging
+
+NAME = "agentlightning"
+
+
+def configure_logger(level: int | str = logging.INFO, name: str = NAME) -> logging.Logger:
+    """Sends the records of ``name`` from ``level`` up to stderr, one line each, and returns its logger.
+
+    Calling it again changes the level and adds no second handler. Raises ValueError for an unknown level name.
+    """
+    logger = logging.getLogger(name)
+    logger.setLevel(level)
+    if not any(isinstance(handler, logging.StreamHandler) for handler in logger.handlers):
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+        logger.addHandler(handler)
+        logger.propagate = False
+    return logger

@@ -1,0 +1,116 @@
+"""plot: the learning curve of a run as a PNG. Reads history lines, draws with matplotlib, touches nothing else."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from agentlightning.errors import ConfigError, MissingExtra
+from agentlightning.types import Json
+
+# Okabe and Ito's colours, told apart under every common colour blindness; the two series differ in form as well.
+TRAIN, VALIDATION = "#0072B2", "#D55E00"
+
+
+def plot(
+    history: Sequence[Mapping[str, Json]],
+    path: Path,
+    *,
+    validations: Sequence[Mapping[str, Json]] = (),
+    title: str = "",
+) -> Path:
+    """Draws training reward per step with its moving trend and spread, and validation points with their 95% intervals.
+
+    ``history`` holds lines of ``metrics.jsonl`` (``step``, ``reward``, ``reward_std``); ``validations`` those of ``Evaluation.to_json()``, added to
+    the ones found in the lines. The shaded band is one standard deviation of the step's rollouts, cut at the smallest and the largest
+    reward seen. Raises ConfigError where there is nothing to draw, MissingExtra without matplotlib.
+    """
+    points = {int(v["step"]): v for v in (*(line["validation"] for line in history if line.get("validation")), *validations)}
+    steps_T = [int(line["step"]) for line in history if line.get("reward") is not None]
+    rewards_T = [float(line["reward"]) for line in history if line.get("reward") is not None]
+    if not steps_T and not points:
+        raise ConfigError("there is no learning curve to draw: the run has neither a finished step nor a validation")
+    figure, axes = _axes()
+    if steps_T:
+        _draw_training(axes, history, steps_T, rewards_T)
+    if points:
+        _draw_validation(axes, [points[step] for step in sorted(points)])
+    axes.set_xlabel("step")
+    axes.set_ylabel("reward")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.margins(x=0.02)
+    if title:
+        axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    axes.legend(frameon=False, loc="best", fontsize=9)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def trend(values: Sequence[float], window: int) -> list[float]:
+    """The centred moving mean; the window shrinks evenly towards both ends, so that it never lags."""
+    smoothed: list[float] = []
+    for i in range(len(values)):
+        half = min(window // 2, i, len(values) - 1 - i)
+        smoothed.append(statistics.fmean(values[i - half : i + half + 1]))
+    return smoothed
+
+
+def _axes() -> tuple[Any, Any]:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("the learning curve needs matplotlib: pip install matplotlib") from None
+    # no pyplot: it keeps global state and wants a display
+    figure: Any = Figure(figsize=(7.5, 4.2))
+    FigureCanvasAgg(figure)
+    axes: Any = figure.add_subplot()
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.grid(axis="y", color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _draw_training(axes: Any, history: Sequence[Mapping[str, Json]], steps_T: list[int], rewards_T: list[float]) -> None:
+    lines = [line for line in history if line.get("reward") is not None]
+    spread_T = [float(line.get("reward_std") or 0.0) for line in lines]
+    seen = [float(reward) for line in lines for reward in cast("Sequence[float]", line.get("rewards") or ())] or None
+    low, high = (min(seen), max(seen)) if seen else (float("-inf"), float("inf"))
+    if any(spread_T):
+        below = [max(low, reward - spread) for reward, spread in zip(rewards_T, spread_T, strict=True)]
+        above = [min(high, reward + spread) for reward, spread in zip(rewards_T, spread_T, strict=True)]
+        axes.fill_between(steps_T, below, above, color=TRAIN, alpha=0.12, linewidth=0, label="spread of a step's rollouts (1 std)")
+    many = len(steps_T) >= 6
+    axes.plot(
+        steps_T,
+        rewards_T,
+        color=TRAIN,
+        alpha=0.45 if many else 1.0,
+        linewidth=1.0,
+        marker=".",
+        markersize=5,
+        label="training, mean of a step",
+    )
+    if many:
+        window = max(3, len(steps_T) // 8) | 1
+        axes.plot(steps_T, trend(rewards_T, window), color=TRAIN, linewidth=2.2, label=f"training, moving mean of {window} steps")
+
+
+def _draw_validation(axes: Any, points: Sequence[Mapping[str, Json]]) -> None:
+    steps = [int(point["step"]) for point in points]
+    means = [float(point["mean"]) for point in points]
+    reach: list[list[float]] = [[], []]
+    for point, mean in zip(points, means, strict=True):
+        low, high = point.get("low"), point.get("high")
+        known = low is not None and high is not None and low == low
+        reach[0].append(max(0.0, mean - cast("float", low)) if known else 0.0)
+        reach[1].append(max(0.0, cast("float", high) - mean) if known else 0.0)
+    axes.errorbar(
+        steps, means, yerr=reach, color=VALIDATION, linestyle="--", linewidth=1.2, marker="D", markersize=6,
+        capsize=4, zorder=5, label="validation, 95% interval",
+    )  # fmt: skip

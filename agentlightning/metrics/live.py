@@ -1,0 +1,214 @@
+"""LiveView: the run in a terminal, redrawn in place. Prints of the user's code appear above it; nothing it fails at reaches the run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from agentlightning.metrics.plain import PlainView
+from agentlightning.metrics.progress import Progress, SilentView
+from agentlightning.metrics.state import (
+    ASCII_BLOCKS,
+    BLOCKS,
+    RunState,
+    counts,
+    duration,
+    failures,
+    number,
+    score,
+    short_path,
+    sparkline,
+    summary,
+)
+from agentlightning.types import Json, Rollout, RunRecord
+
+NARROW = 44
+"""Columns under which labels are left out."""
+
+
+def make_progress(progress: Progress | bool = True, stream: TextIO | None = None) -> Progress:
+    """A view as asked for: a Progress is taken as it is, False shows nothing.
+
+    True is a LiveView where ``stream`` (stdout) is a terminal that can move its cursor, else a PlainView.
+    """
+    if not isinstance(progress, bool):
+        return progress
+    if not progress:
+        return SilentView()
+    target = stream or sys.stdout
+    if target.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
+        return LiveView(stream)
+    return PlainView(stream)
+
+
+class LiveView:
+    """See Progress. ``console`` is for tests; by default the terminal behind ``stream``, else stdout."""
+
+    def __init__(
+        self, stream: TextIO | None = None, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = console or Console(file=stream, highlight=False)
+        self._clock = clock
+        self._state = RunState(began=clock(), phase_began=clock())
+        self._lock = threading.Lock()
+        self._live: Live | None = None
+        self._closed = False
+
+    def run_started(self, run: RunRecord, total_steps: int | None) -> None:
+        with self._lock:
+            self._state.start(run, total_steps, self._clock())
+        self._open()
+
+    def phase(self, name: str, *, total: int = 0) -> None:
+        with self._lock:
+            self._state.enter(name, total, self._clock())
+        self._open()
+
+    def rollout_done(self, rollout: Rollout) -> None:
+        with self._lock:
+            self._state.add_rollout(rollout)
+
+    def step_done(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json]) -> None:
+        with self._lock:
+            self._state.add_step(metrics, ledger)
+
+    def validated(self, evaluation: Mapping[str, Json]) -> None:
+        with self._lock:
+            self._state.validations.append(evaluation)
+
+    def checkpoint_saved(self, path: Path) -> None:
+        with self._lock:
+            self._state.checkpoint = short_path(path)
+
+    def message(self, text: str) -> None:
+        with suppress(OSError):  # the terminal went away: the run goes on without a view
+            self._console.print(text, markup=False, soft_wrap=True)
+
+    def finished(self, result: Mapping[str, Json]) -> None:
+        self.close()
+        with suppress(OSError):
+            self._console.print(_summary_panel(self._state.name, result))
+
+    def close(self) -> None:
+        self._closed = True
+        live, self._live = self._live, None
+        if live is not None:
+            with suppress(OSError):
+                sys.stdout.flush()  # a print without a newline is still held by rich's stand-in for stdout
+            with suppress(OSError):
+                live.stop()
+
+    def _open(self) -> None:
+        if self._live is None and not self._closed:
+            self._live = Live(
+                _Panel(self),
+                console=self._console,
+                refresh_per_second=4,
+                transient=True,
+                redirect_stderr=sys.stderr.isatty(),
+            )
+            with suppress(OSError):
+                self._live.start()
+
+    def render(self, width: int, glyphs: str = BLOCKS) -> RenderableType:
+        """The panel as it stands now."""
+        with self._lock:
+            return render(self._state, self._clock(), width, glyphs)
+
+
+class _Panel:
+    """Asks the view anew at every refresh, so that the clock runs and a resized terminal is noticed."""
+
+    def __init__(self, view: LiveView) -> None:
+        self._view = view
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._view.render(options.max_width, ASCII_BLOCKS if options.ascii_only else BLOCKS)
+
+
+def render(state: RunState, now: float, width: int, glyphs: str = BLOCKS) -> RenderableType:
+    """The live panel for a terminal of ``width`` columns. Fits any width: values are cut, never wrapped."""
+    rows: list[tuple[str, RenderableType]] = []
+    rows.append((state.phase, _phase_row(state, now, width)))
+    if state.rewards:
+        rows.append(("reward", _reward_row(state, width, glyphs)))
+    if state.validations:
+        rows.append(("validation", _validation_row(state)))
+    lost = failures(state.outcomes)
+    if state.outcomes:
+        line = Text(f"{state.outcomes.get('succeeded', 0)} succeeded", style="green")
+        if lost:
+            line.append(f", {counts(lost)}", style="yellow")
+        rows.append(("rollouts", line))
+    if state.metrics.get("tokens_per_s"):
+        rows.append(("speed", Text(f"{state.metrics['tokens_per_s']:,.0f} tokens/s sampled")))
+    left = state.seconds_left(now)
+    rows.append(("time", Text(duration(now - state.began) + (f", about {duration(left)} left" if left is not None else ""))))
+    if isinstance(state.metrics.get("parity_max"), int | float):
+        rows.append(
+            ("parity", Text(f"max |Δ logprob| {state.metrics['parity_max']:.1e}".replace("Δ", "Δ" if glyphs is BLOCKS else "delta")))
+        )
+    if state.checkpoint:
+        rows.append(("checkpoint", Text(state.checkpoint)))
+
+    grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    if width >= NARROW:
+        grid.add_column(style="dim", no_wrap=True, width=10)
+    grid.add_column(no_wrap=True, overflow="ellipsis" if glyphs is BLOCKS else "crop", ratio=1)
+    for label, value in rows:
+        grid.add_row(*((label, value) if width >= NARROW else (value,)))
+    of = f"/{state.total_steps}" if state.total_steps is not None else ""
+    title = Text.assemble((state.name, "bold"), f" - step {state.step}{of}" if state.step else "", overflow="crop", no_wrap=True)
+    return Panel(grid, title=title, title_align="left", width=min(width, 100), border_style="cyan")
+
+
+def _phase_row(state: RunState, now: float, width: int) -> RenderableType:
+    elapsed = duration(now - state.phase_began)
+    done = sum(state.outcomes.values())
+    if not state.phase_total or state.phase not in ("sampling", "validating"):
+        return Text(elapsed if width >= NARROW else f"{state.phase} {elapsed}")
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_row(
+        Text(elapsed),
+        ProgressBar(total=state.phase_total, completed=min(done, state.phase_total), width=max(4, min(30, width - 34))),
+        Text(f"{done}/{state.phase_total}"),
+    )
+    return grid
+
+
+def _reward_row(state: RunState, width: int, glyphs: str) -> Text:
+    line = Text.assemble((number(state.rewards[-1]), "bold"))
+    line.append(f"  {sparkline(state.rewards, max(0, min(40, width - 44)), glyphs)}", style="cyan")
+    if state.trend is not None:
+        line.append(f"  {state.trend:+.3f} a step", style="green" if state.trend > 0 else "yellow")
+    return line
+
+
+def _validation_row(state: RunState) -> Text:
+    last = state.validations[-1]
+    line = Text(f"{score(last)} after step {last.get('step', '?')}" if last.get("step") else f"{score(last)} before training")
+    if len(state.validations) > 1:
+        line.append(f"  (first {score(state.validations[0])})", style="dim")
+    return line
+
+
+def _summary_panel(name: str, result: Mapping[str, Json]) -> Panel:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in summary(result):
+        grid.add_row(label, Text(text))
+    return Panel(grid, title=Text(name, style="bold"), title_align="left", border_style="cyan", expand=False)

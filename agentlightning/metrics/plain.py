@@ -1,0 +1,66 @@
+"""PlainView: one line per step, for output that is no terminal (a file, a pipe, a CI log). ASCII only; writes to one stream."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TextIO
+
+from agentlightning.metrics.state import RunState, counts, score, short_path, step_line, summary
+from agentlightning.types import Json, Rollout, RunRecord
+
+
+class PlainView:
+    """See Progress. A stream that can no longer be written to (its reader left) silences the view, never the run."""
+
+    def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._state = RunState()
+        self._closed = False
+
+    def run_started(self, run: RunRecord, total_steps: int | None) -> None:
+        self._state.start(run, total_steps, self._clock())
+        steps = f", {total_steps} steps" if total_steps is not None else ""
+        self._print(f"run {run.name} ({run.id}){steps}, in {short_path(run.folder)}")
+
+    def phase(self, name: str, *, total: int = 0) -> None:
+        self._state.enter(name, total, self._clock())
+
+    def rollout_done(self, rollout: Rollout) -> None:
+        self._state.add_rollout(rollout)
+
+    def step_done(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json]) -> None:
+        self._state.add_step(metrics, ledger)
+        self._print(step_line(metrics, self._state.total_steps, self._state.trend))
+
+    def validated(self, evaluation: Mapping[str, Json]) -> None:
+        self._state.validations.append(evaluation)
+        failed = f", not scored: {counts(evaluation['failed'])}" if evaluation.get("failed") else ""
+        at = f"after step {evaluation['step']}" if evaluation.get("step") else "before training"
+        self._print(f"validation {at}: {score(evaluation)} on {evaluation.get('scored', '?')} rollouts{failed}")
+
+    def checkpoint_saved(self, path: Path) -> None:
+        self._print(f"checkpoint {short_path(path)}")
+
+    def message(self, text: str) -> None:
+        self._print(text)
+
+    def finished(self, result: Mapping[str, Json]) -> None:
+        for label, text in summary(result):
+            self._print(f"{label + ':':<12}{text}")
+        self.close()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _print(self, line: str) -> None:
+        if self._closed:
+            return
+        stream = self._stream or sys.stdout
+        try:
+            print(line, file=stream, flush=True)
+        except (OSError, ValueError):  # a broken pipe, or a stream closed under us
+            self._closed = True

@@ -1,0 +1,191 @@
+"""Loading a Hugging Face causal language model with its tokenizer, or saying in one line why it cannot be used.
+
+Loads torch when imported, so only what samples or trains may import it. It knows nothing of engines or learners and leaves the terminal quiet.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from agentlightning.config import ModelConfig
+from agentlightning.errors import MissingExtra, ModelError
+
+try:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as hf_logging
+except ImportError as error:
+    raise MissingExtra(f'sampling and training need {error.name or "torch"}: pip install "agentlightning[train]"') from error
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to sample: in evaluation mode on ``device``. ``context_length`` is in tokens; None where the model names no limit.
+
+    ``stop_token_ids`` end the assistant's turn, as the generation config and the tokenizer have it.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    device: torch.device
+    dtype: torch.dtype
+    context_length: int | None
+    stop_token_ids: tuple[int, ...]
+
+
+def load_model(config: ModelConfig) -> LoadedModel:
+    """Loads a folder or a hub id. Raises ModelError, one line, for everything that keeps it from being sampled or trained."""
+    source = _source(config.path)
+    device = _device(config.device)
+    dtype = _dtype(config.dtype, device)
+    with _quiet():
+        tokenizer = _load_tokenizer(source)
+        model = _load_weights(source, dtype)
+    if not cast(Any, tokenizer).chat_template:
+        raise ModelError(f"{source} has no chat template: add chat_template.jinja to it, or take the model's instruct version")
+    try:
+        model = cast("PreTrainedModel", cast(Any, model).to(device)).eval()
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        raise ModelError(f"{source} does not fit on {device}: {_first_line(error)}") from error
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        context_length=model_context_length(model.config),
+        stop_token_ids=_stop_token_ids(model, tokenizer),
+    )
+
+
+def model_context_length(config: Any) -> int | None:
+    """The longest sequence, in tokens, that a model with this Hugging Face config can hold; None where it names no limit.
+
+    Rotary scalings that change with the longest sequence of a batch ("dynamic", "longrope") count only up to where they begin to: beyond
+    it a token's logprob would depend on what else is sampled.
+    """
+    text = config.get_text_config()
+    limit = cast("int | None", getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None))
+    for rope in _rope_settings(text):
+        if rope.get("rope_type") in _BATCH_DEPENDENT_ROPE:
+            original = rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
+            limit = min(x for x in (limit, original) if x is not None) if limit or original else None
+    return limit
+
+
+def _rope_settings(text: Any) -> list[dict[str, Any]]:
+    rope = cast("dict[str, Any]", getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {})
+    return [rope, *(cast("dict[str, Any]", value) for value in rope.values() if isinstance(value, dict))]
+
+
+def _source(path: str) -> str:
+    """Checks a local folder as far as its file names tell; passes a hub id on."""
+    if not path:
+        raise ModelError("no model given: set model.path (--model) to a Hugging Face folder or hub id")
+    folder = Path(path).expanduser()
+    if folder.is_file():
+        raise ModelError(f"{path} is a file; a model is a Hugging Face folder (config.json, weights, tokenizer) or a hub id")
+    if not folder.is_dir():
+        if path.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(path):
+            raise ModelError(f"there is no model folder {path}")
+        return path
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{path} has no config.json: it is not a Hugging Face model folder")
+    if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
+        raise ModelError(f"{path} has no weights (*.safetensors or pytorch_model*.bin)")
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise ModelError(f"{path} has no tokenizer (tokenizer.json): save it there with tokenizer.save_pretrained")
+    return str(folder)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ModelError(f"model.device {name!r} is none of auto, cpu, cuda, cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ModelError(f"model.device {name!r} is none of auto, cpu, cuda, cuda:N")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ModelError(f"model.device is {name!r} and torch {torch.__version__} finds no CUDA device: set cpu or auto")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ModelError(f"model.device is {name!r} and this machine has {torch.cuda.device_count()} CUDA device(s), counted from 0")
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        name = "float32" if device.type == "cpu" else "bfloat16"
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def _load_tokenizer(source: str) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(source)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _load_error(source, "its tokenizer cannot be loaded", error) from error
+
+
+def _load_weights(source: str, dtype: torch.dtype) -> PreTrainedModel:
+    try:
+        loaded = cast(Any, AutoModelForCausalLM).from_pretrained(source, dtype=dtype, output_loading_info=True)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _load_error(source, "its weights cannot be loaded as a causal language model", error) from error
+    model, info = cast("tuple[PreTrainedModel, dict[str, Any]]", loaded)
+    if missing := sorted(info.get("missing_keys") or ()):
+        raise ModelError(f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, ...): it would be trained from noise")
+    return model
+
+
+def _load_error(source: str, what: str, error: Exception) -> ModelError:
+    if Path(source).is_dir():
+        return ModelError(f"{source}: {what}: {_first_line(error)}")
+    return ModelError(f"{source} is neither a folder here nor reachable on the Hugging Face hub: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def _stop_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    ids: list[int] = []
+    for source in (getattr(model, "generation_config", None), tokenizer):
+        found = cast("int | list[int] | None", getattr(source, "eos_token_id", None))
+        ids += [] if found is None else [found] if isinstance(found, int) else found
+    return tuple(dict.fromkeys(ids))
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """No progress bars and no warnings of transformers on the terminal; what was set before is set again after."""
+    bars, level = hf_logging.is_progress_bar_enabled(), hf_logging.get_verbosity()
+    hf_logging.disable_progress_bar()
+    hf_logging.set_verbosity(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        hf_logging.set_verbosity(level)
+        if bars:
+            hf_logging.enable_progress_bar()

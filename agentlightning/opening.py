@@ -1,0 +1,190 @@
+"""Opening: turns a checked plan into a Run, and closes it again, once and in order, whatever happened.
+
+The order matters: the folder and its lock, the record, the model, the engine, the endpoint, the runners; closed the other way round, so that no agent
+outlives the endpoint and no call outlives the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentlightning.agent import AgentSpec
+from agentlightning.config import Resolved, RunConfig, describe_run
+from agentlightning.errors import AgentLightningError, ConfigError, StoreError
+from agentlightning.run import Run
+from agentlightning.types import Json, Mode, RunRecord, RunStatus
+
+if TYPE_CHECKING:
+    from agentlightning.metrics import Progress
+
+_MAY_DIFFER = {"max_time", "steps", "epochs", "stop_at", "runner", "gateway", "checkpoint", "output_dir", "store", "evaluation"}
+"""Settings that a resumed run may change: none of them alters what an already recorded step would have been."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a Trainer was asked to do, checked as far as it can be without a model."""
+
+    mode: Mode
+    agent: AgentSpec
+    config: RunConfig
+    resolved: Resolved
+    train: Sequence[Json]
+    val: Sequence[Json]
+    grader: Callable[..., Any] | None
+    resources: Mapping[str, Json]
+    resume: bool | str
+    progress: Progress | bool
+
+
+@asynccontextmanager
+async def open_run(plan: Plan) -> AsyncIterator[Run]:
+    """A Run that is ready to sample. On the way out everything it owns is closed; an error is recorded on the run before it goes on."""
+    from agentlightning.engines.local import LocalEngine
+    from agentlightning.gateway import Gateway, Policy
+    from agentlightning.metrics import MetricsWriter, make_progress
+    from agentlightning.models import load_model
+    from agentlightning.runners import RunnerPool, check_agent
+    from agentlightning.store import open_store
+    from agentlightning.templates import load_template
+
+    config = plan.config
+    output = make_folder(config.output_dir)
+    async with AsyncExitStack() as closing:
+        store = open_store(config.store.url or f"sqlite:///{output / 'record.db'}", durability=config.store.durability)
+        closing.push_async_callback(store.close)
+        description = {**describe_run(plan.resolved, plan.agent.file), "mode": str(plan.mode)}
+        record, resumed = await _record(plan, store, output, description)
+        folder = make_folder(Path(record.folder))
+        closing.push(_locked(folder, record.id))
+        (folder / "config.json").write_bytes(orjson.dumps(description, option=orjson.OPT_INDENT_2, default=str))
+
+        progress = make_progress(plan.progress)
+        closing.callback(progress.close)
+        probe = await check_agent(plan.agent, config.runner.isolation)
+        progress.phase("loading the model")
+        model = await asyncio.to_thread(load_model, config.model)
+        template = load_template(model.tokenizer, tool_format=config.model.tool_format, stop_token_ids=model.stop_token_ids)
+        engine = LocalEngine(
+            model.model, model.tokenizer, config.engine, context_length=model.context_length, deterministic=config.deterministic
+        )
+        await engine.start()
+        closing.push_async_callback(engine.close)
+        gateway = Gateway(store, {"main": Policy("main", engine, template)}, config.gateway, deterministic=config.deterministic)
+        await gateway.start()
+        closing.push_async_callback(gateway.close)
+        pool = RunnerPool(
+            store,
+            gateway,
+            plan.agent,
+            config.runner,
+            run_id=record.id,
+            sampling={Mode.TRAIN: config.sampling, Mode.VAL: config.evaluation, Mode.DEV: config.sampling},
+            grader=plan.grader,
+            resources=plan.resources,
+            folder=folder,
+            probe=probe,
+        )
+        writer = MetricsWriter(folder)
+        closing.callback(writer.close)
+        run = Run(
+            record=record, config=config, folder=folder, store=store, gateway=gateway, engine=engine, model=model, template=template, pool=pool,
+            progress=progress, writer=writer, tasks=plan.train, val_tasks=plan.val, resumed=resumed,
+        )  # fmt: skip
+        pool.on_attempt = run.reports.append if plan.mode is Mode.DEV else None
+        await pool.start()
+        closing.push_async_callback(pool.close)
+        try:
+            yield run
+        except BaseException as error:
+            await _record_end(run, error)
+            raise
+
+
+async def _record_end(run: Run, error: BaseException) -> None:
+    """Notes on the run why it ended. If the record itself is what failed, that is what the user is told by ``error`` already."""
+    interrupted = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
+    status = RunStatus.STOPPED if interrupted else RunStatus.FAILED
+    try:
+        await run.store.end_run(run.record.id, status, "interrupted" if interrupted else f"{type(error).__name__}: {error}")
+    except StoreError as second:
+        run.progress.message(f"the run's end could not be recorded: {second}")
+
+
+async def _record(plan: Plan, store: Any, output: Path, description: Mapping[str, Json]) -> tuple[RunRecord, bool]:
+    """The run's row: a new one, or on a resume the one it goes on with."""
+    if plan.resume:
+        record = await _find(plan, store)
+        _same_settings(record, description)
+        await store.requeue_running(record.id)
+        await store.end_run(record.id, RunStatus.RUNNING)
+        return record, True
+    run_id = f"{plan.config.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    record = RunRecord(run_id, plan.config.name, str(output / run_id), RunStatus.RUNNING, dict(description), time.time())
+    await store.create_run(record)
+    return record, False
+
+
+async def _find(plan: Plan, store: Any) -> RunRecord:
+    runs = [run for run in await store.runs() if run.config.get("mode") == Mode.TRAIN]
+    for run in runs:
+        if run.id == plan.resume or (plan.resume is True and run.name == plan.config.name and run.status is not RunStatus.FINISHED):
+            return run
+    known = ", ".join(run.id for run in runs[:5]) or "none"
+    if plan.resume is True:
+        raise ConfigError(f"nothing to resume: no unfinished run named {plan.config.name!r} in {plan.config.output_dir}; runs there: {known}")
+    raise ConfigError(f"nothing to resume: no run {plan.resume!r} in {plan.config.output_dir}; runs there: {known}")
+
+
+def _same_settings(record: RunRecord, description: Mapping[str, Json]) -> None:
+    """A resumed run must mean the same: refuses settings that would change what the recorded steps were."""
+    old, new = record.config, description
+    differing = [
+        f"{key}: {old['config'].get(key)!r} then, {value!r} now"
+        for key, value in new["config"].items()
+        if key not in _MAY_DIFFER and old["config"].get(key) != orjson.loads(orjson.dumps(value, default=str))
+    ]
+    if old.get("algorithm") != new.get("algorithm"):
+        differing.append(f"algorithm: {old.get('algorithm')!r} then, {new.get('algorithm')!r} now")
+    if differing:
+        raise ConfigError(f"run {record.id} cannot be resumed with other settings: {'; '.join(differing)}. Start a new run, or set them back")
+
+
+def make_folder(path: Path) -> Path:
+    """Creates a folder and proves that it can be written. Raises ConfigError with the cause."""
+    path = path.expanduser().resolve()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".writable-{os.getpid()}"
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(f"the folder {path} cannot be written: {error.strerror}; choose another with output_dir") from error
+    return path
+
+
+class _locked:
+    """Holds a run's folder, so that two processes never train one run. The lock goes with the process, also after kill -9."""
+
+    def __init__(self, folder: Path, run_id: str) -> None:
+        self._file = (folder / "lock").open("w")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise AgentLightningError(f"run {run_id} is in use by another process: wait for it to end, or stop it") from error
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

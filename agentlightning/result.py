@@ -1,0 +1,115 @@
+"""FitResult: what a finished run hands back, written as ``result.json`` in its folder. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from agentlightning.ledger import Ledger
+from agentlightning.types import Json, RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Scores on tasks that are not trained on.
+
+    ``mean`` is over the rollouts that were scored and ``low``..``high`` is its 95% interval. ``failed`` counts the rollouts without a score, by
+    outcome: a failure is never a 0. ``seconds`` is wall time. ``rollout_ids`` are in the order of the tasks.
+    """
+
+    step: int
+    mean: float
+    low: float
+    high: float
+    scored: int
+    failed: Mapping[str, int] = field(default_factory=dict[str, int])
+    seconds: float = 0.0
+    rollout_ids: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        failed = f", {sum(self.failed.values())} not scored ({', '.join(f'{n} {k}' for k, n in self.failed.items())})" if self.failed else ""
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}] on {self.scored} rollouts{failed}"
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "step": self.step,
+            "mean": self.mean,
+            "low": self.low,
+            "high": self.high,
+            "scored": self.scored,
+            "failed": dict(self.failed),
+            "seconds": self.seconds,
+            "rollout_ids": list(self.rollout_ids),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Evaluation:
+        return cls(**value)
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult:
+    """The outcome of ``Trainer.fit``.
+
+    ``history`` has one dict per step, the lines of ``metrics.jsonl``. ``before`` and ``after`` are the validations of the weights the run began and
+    ended with, None where there were no validation tasks or the run was stopped before them. ``ledger`` is the sum over all steps. ``seconds`` is wall time by phase.
+    """
+
+    run_id: str
+    folder: Path
+    status: RunStatus
+    history: Sequence[Mapping[str, Json]]
+    validations: Sequence[Evaluation]
+    checkpoint: Path | None
+    best_checkpoint: Path | None
+    ledger: Ledger
+    seconds: Mapping[str, float]
+    stopped_by: str | None = None
+
+    @property
+    def before(self) -> Evaluation | None:
+        """The validation of the weights the run began with."""
+        return next((v for v in self.validations if v.step == 0), None)
+
+    @property
+    def after(self) -> Evaluation | None:
+        """The validation of the weights the run ended with."""
+        last = self.history[-1]["step"] if self.history else 0
+        return next((v for v in self.validations if v.step == last and last > 0), None)
+
+    @property
+    def metrics(self) -> Mapping[str, Json]:
+        """The last step's metrics."""
+        return self.history[-1] if self.history else {}
+
+    def plot(self, path: str | Path | None = None) -> Path:
+        """Draws the learning curve as a PNG, by default ``curve.png`` in the run's folder, and returns its path."""
+        from agentlightning.metrics import plot
+
+        return plot(self.history, Path(path) if path else self.folder / "curve.png", validations=[v.to_json() for v in self.validations])
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "run_id": self.run_id,
+            "folder": str(self.folder),
+            "status": str(self.status),
+            "stopped_by": self.stopped_by,
+            "steps": len(self.history),
+            "validation_before": self.before.to_json() if self.before else None,
+            "validation_after": self.after.to_json() if self.after else None,
+            "validations": [v.to_json() for v in self.validations],
+            "checkpoint": str(self.checkpoint) if self.checkpoint else None,
+            "best_checkpoint": str(self.best_checkpoint) if self.best_checkpoint else None,
+            "ledger": self.ledger.to_json(),
+            "seconds": dict(self.seconds),
+            "history": [dict(line) for line in self.history],
+        }
+
+    def save(self) -> Path:
+        """Writes ``result.json`` into the run's folder."""
+        path = self.folder / "result.json"
+        path.write_bytes(orjson.dumps(self.to_json(), option=orjson.OPT_INDENT_2))
+        return path

@@ -1,0 +1,309 @@
+"""Run: owns everything one run needs, opens it in order, offers the algorithm its verbs, and closes it once, in order.
+
+The algorithm says what to sample and learn; this file moves it between the rooms: it queues rollouts and waits for them, reads their traces, hands
+batches to the learner on the engine's compute thread, and makes each step durable. It decides nothing about rewards, tokens or losses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentlightning.config import RunConfig
+from agentlightning.errors import RunFailed
+from agentlightning.ledger import Ledger, count_outcomes
+from agentlightning.metrics.intervals import mean_interval
+from agentlightning.result import Evaluation
+from agentlightning.types import Attempt, Call, Json, Mode, Node, Rollout, RunRecord, RunStatus, StepRecord
+
+if TYPE_CHECKING:
+    from agentlightning.engines.local import LocalEngine
+    from agentlightning.gateway import Gateway
+    from agentlightning.learning.batch import Batch, LearnerStats
+    from agentlightning.learning.learner import Learner
+    from agentlightning.learning.loss_config import LossConfig
+    from agentlightning.metrics import MetricsWriter, Progress
+    from agentlightning.models import LoadedModel
+    from agentlightning.runners import AttemptReport, RunnerPool
+    from agentlightning.store.base import Store
+    from agentlightning.templates.base import Template
+
+
+def derive_seed(*parts: Json) -> int:
+    """A stable 63-bit seed from what it is for."""
+    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+@lru_cache(maxsize=4)
+def shuffled(count: int, seed: int) -> tuple[int, ...]:
+    """A seeded permutation of range(count)."""
+    return tuple(random.Random(seed).sample(range(count), count))
+
+
+class StopRequested(Exception):
+    """The run was asked to end early (Ctrl-C or max_time). Raised between, never inside, durable steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTrace:
+    """One attempt with what was recorded of it."""
+
+    attempt: Attempt
+    calls: tuple[Call, ...]
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A finished rollout with all its attempts, the one that counts last."""
+
+    rollout: Rollout
+    attempts: tuple[AttemptTrace, ...]
+
+    @property
+    def scored(self) -> bool:
+        """Whether it has a final reward. A failure has none unless ``failure_reward`` names its reason."""
+        return self.rollout.reward is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rollouts of one task whose rewards are compared."""
+
+    name: str
+    traces: tuple[Trace, ...]
+
+
+@dataclass(slots=True)
+class Run:
+    """One run in progress. Made and closed by `opening.open_run`."""
+
+    record: RunRecord
+    config: RunConfig
+    folder: Path
+    store: Store
+    gateway: Gateway
+    engine: LocalEngine
+    model: LoadedModel
+    template: Template
+    pool: RunnerPool
+    progress: Progress
+    writer: MetricsWriter
+    tasks: Sequence[Json]
+    val_tasks: Sequence[Json]
+    resumed: bool = False
+    learner: Learner | None = None
+    last_step: int = 0
+    trained_version: int = 0
+    evaluations: list[Evaluation] = field(default_factory=list[Evaluation])
+    checkpoint: Path | None = None
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    reports: list[AttemptReport] = field(default_factory=list["AttemptReport"])
+    best_checkpoint: Path | None = None
+    _stop: str | None = None
+    _cursor: int = 0
+    _began: float = field(default_factory=time.monotonic)
+
+    # ------------------------------------------------------------------ plan
+
+    def total_steps(self, tasks_per_step: int) -> int:
+        """Steps of the whole run: as set, else as many as ``epochs`` over the tasks need."""
+        return self.config.steps or -(-len(self.tasks) * self.config.epochs // tasks_per_step)
+
+    def take_tasks(self, count: int) -> list[Json]:
+        """The next tasks in an endless, seeded order in which every pass over the data set is shuffled anew."""
+        taken: list[Json] = []
+        for position in range(self._cursor, self._cursor + count):
+            epoch, offset = divmod(position, len(self.tasks))
+            taken.append(self.tasks[shuffled(len(self.tasks), derive_seed(self.config.seed, "order", epoch))[offset]])
+        self._cursor += count
+        return taken
+
+    # ------------------------------------------------------------------ stopping
+
+    def request_stop(self, why: str) -> None:
+        """Asks the run to save and end. Safe to call from a signal handler."""
+        self._stop = why
+
+    @property
+    def stopping(self) -> str | None:
+        """Why the run is to end early, or None."""
+        limit = self.config.max_time
+        if self._stop is None and limit is not None and time.monotonic() - self._began > limit:
+            self._stop = f"max_time of {limit:g} s is over"
+        return self._stop
+
+    def _check_stop(self) -> None:
+        if self.stopping is not None:
+            raise StopRequested(self.stopping)
+
+    # ------------------------------------------------------------------ rollouts
+
+    async def sample(self, mode: Mode, step: int, tasks: Sequence[Json], size: int, *, first_group: int = 0) -> list[Group]:
+        """Runs a group of ``size`` rollouts for each task and returns them finished, with their traces.
+
+        Ids and seeds follow from the run's seed and the place, so that a resumed run finds what it has already recorded.
+        """
+        self._check_stop()
+        self.progress.phase("validating" if mode is Mode.VAL else "sampling", total=len(tasks) * size)
+        version = await self.store.put_resources(self.record.id, {"main_llm": {"policy": "main"}}) if step <= 0 else 1
+        groups = [
+            [
+                Rollout(
+                    id=f"{self.record.id}-{mode}{step}-{first_group + g}-{i}",
+                    run_id=self.record.id,
+                    task=task,
+                    mode=mode,
+                    step=step,
+                    group=f"{mode}{step}-{first_group + g}",
+                    index=i,
+                    seed=derive_seed(self.config.seed, mode, step, first_group + g, i),
+                    resources_version=version,
+                    created_at=time.time(),
+                )
+                for i in range(size)
+            ]
+            for g, task in enumerate(tasks)
+        ]
+        await self.store.enqueue([rollout for group in groups for rollout in group])
+        done = await self._wait(groups)
+        return [Group(group[0].group, tuple([await self.trace(done[r.id]) for r in group])) for group in groups]
+
+    async def _wait(self, groups: Sequence[Sequence[Rollout]]) -> dict[str, Rollout]:
+        """Until every rollout is final. A group past its deadline goes on by quorum: what still runs is cancelled."""
+        done: dict[str, Rollout] = {}
+        pending = {rollout.id for group in groups for rollout in group}
+        started: dict[str, float] = {}
+        while pending:
+            for rollout in await self.store.wait(list(pending), timeout=0.5):
+                done[rollout.id] = rollout
+                pending.discard(rollout.id)
+                self.progress.rollout_done(rollout)
+            self.pool.raise_if_dead()
+            self._check_stop()
+            for group in groups:
+                await self._give_up_late(group, pending, started)
+        return done
+
+    async def _give_up_late(self, group: Sequence[Rollout], pending: set[str], started: dict[str, float]) -> None:
+        late = [rollout.id for rollout in group if rollout.id in pending]
+        finished = len(group) - len(late)
+        if not late or (finished == 0 and not self.pool.holds(late)):
+            return
+        began = started.setdefault(group[0].group, time.monotonic())
+        if time.monotonic() - began > self.config.group_deadline and finished >= self.config.quorum * len(group):
+            await self.store.cancel(late, f"group {group[0].group} went on with {finished} of {len(group)} rollouts after its deadline")
+
+    async def trace(self, rollout: Rollout) -> Trace:
+        """A finished rollout with everything recorded of it."""
+        attempts = [
+            AttemptTrace(a, tuple(await self.store.calls(a.id)), tuple(await self.store.nodes(a.id)))
+            for a in await self.store.attempts(rollout.id)
+        ]
+        return Trace(rollout, tuple(attempts))
+
+    # ------------------------------------------------------------------ learning
+
+    async def start_learning(self, loss: LossConfig, total_steps: int) -> None:
+        """Makes the learner over the engine's own weights and, on a resume, loads its state from the latest checkpoint."""
+        from agentlightning.learning.learner import Learner
+
+        def make() -> Learner:
+            return Learner(
+                self.model.model, self.config.learner, loss, seed=self.config.seed, total_steps=total_steps, threads=self.config.threads
+            )
+
+        self.learner = await self.engine.run_exclusive(make)
+        self.progress.run_started(self.record, total_steps)
+        if self.resumed:
+            await self._load_latest()
+
+    async def learn(self, batch: Batch) -> LearnerStats:
+        """One training step on the compute thread; the engine samples from the new version afterwards."""
+        learner = self.learner
+        assert learner is not None
+        self.progress.phase("training")
+        self.trained_version = self.engine.version()
+        if not batch.groups:
+            return await self.engine.run_exclusive(lambda: learner.step(batch))
+        return await self.engine.update(lambda: learner.step(batch))
+
+    # ------------------------------------------------------------------ durable steps
+
+    async def end_step(self, step: int, metrics: dict[str, Json], ledger: Ledger, groups: Sequence[Group]) -> StepRecord:
+        """Makes the step durable, then shows it."""
+        metrics["cursor"] = self._cursor
+        metrics["policy_version"] = self.engine.version()
+        record = StepRecord(
+            run_id=self.record.id,
+            step=step,
+            policy_version=self.engine.version(),
+            rollout_ids=tuple(trace.rollout.id for group in groups for trace in group.traces),
+            metrics=metrics,
+            ledger=ledger.to_json(),
+            ended_at=time.time(),
+        )
+        await self.store.put_step(record)
+        for phase, spent in ledger.seconds.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+        self.last_step = step
+        self.writer.write(metrics, ledger.to_json())
+        self.progress.step_done(metrics, ledger.to_json())
+        return record
+
+    # ------------------------------------------------------------------ validation, checkpoints, the end
+
+    def should_validate(self, step: int, total_steps: int) -> bool:
+        """Whether this step is followed by a validation; the last one is validated by ``finish``."""
+        every = self.config.evaluation.every
+        return bool(every) and step % every == 0 and step < total_steps
+
+    async def validate(self, step: int) -> Evaluation | None:
+        """Scores the current weights on the validation tasks with the evaluation settings. None without such tasks."""
+        if not self.val_tasks:
+            return None
+        began = time.monotonic()
+        groups = await self.sample(Mode.VAL, step, self.val_tasks, self.config.evaluation.rollouts_per_task)
+        traces = [trace for group in groups for trace in group.traces]
+        evaluation = evaluate(step, [trace.rollout for trace in traces], time.monotonic() - began)
+        self.evaluations.append(evaluation)
+        self.seconds["validating"] = self.seconds.get("validating", 0.0) + evaluation.seconds
+        self.progress.validated(evaluation.to_json())
+        return evaluation
+
+    def reached(self, record: StepRecord) -> bool:
+        """Whether the step's mean reward is what the run was to stop at."""
+        return self.config.stop_at is not None and record.metrics["reward"] >= self.config.stop_at
+
+    async def maybe_checkpoint(self, step: int) -> None:
+        every = self.config.checkpoint.save_every
+        if every and step % every == 0:
+            await self.save_checkpoint()
+
+    async def finish(self) -> None:
+        """The last checkpoint and the last validation."""
+        await self.save_checkpoint()
+        if self.last_step and (not self.evaluations or self.evaluations[-1].step != self.last_step):
+            await self.validate(self.last_step)
+        await self.keep_best()
+
+
+    async def end(self, status: RunStatus) -> None:
+        await self.store.end_run(self.record.id, status)
+
+
+def evaluate(step: int, rollouts: Sequence[Rollout], seconds: float) -> Evaluation:
+    """Mean and 95% interval of the scored rollouts; the others are counted by outcome, never scored."""
+    scores = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    failed = count_outcomes(rollout for rollout in rollouts if rollout.reward is None)
+    if not scores:
+        raise RunFailed(f"validation: none of {len(rollouts)} rollouts was scored: {failed}; `agl dev` shows why")
+    low, high = mean_interval(scores)
+    return Evaluation(step, sum(scores) / len(scores), low, high, len(scores), failed, seconds, tuple(r.id for r in rollouts))

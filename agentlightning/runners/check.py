@@ -1,0 +1,154 @@
+"""Check: whether an agent can be imported, called and isolated as asked, found out before anything else is started, and what it takes along.
+
+A path under ``process`` isolation is imported in a throwaway process, with an environment like an attempt's, so that nothing of it stays here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from agentlightning.agent import AgentSpec
+from agentlightning.errors import ConfigError
+from agentlightning.loading import AgentSource
+from agentlightning.runners.job import ENDPOINT_VARIABLES, IN_AGENT, Job
+from agentlightning.runners.process import Launcher, Zygote, end
+from agentlightning.runners.report import OutputLog
+from agentlightning.runners.scan import ClientFound, EnvironmentRead, find_clients, proxies_in
+from agentlightning.types import Json, Mode
+
+Isolation = Literal["thread", "process"]
+
+PROBE_TIMEOUT = 120.0
+"""Seconds that importing an agent may take."""
+
+PLACEHOLDER = "http://127.0.0.1:9/a/placeholder"
+"""What stands for an attempt's endpoint while an agent is imported to be checked: nothing listens there."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentProbe:
+    """What is known of an agent before it runs: its ``modes`` and ``parameters``, and where it might miss the endpoint (``clients``, ``reads``, ``proxies``).
+
+    ``modules`` are libraries worth loading once for all attempts, ``tainted`` those that must not be. ``placeholder`` clients were made from the environment.
+    """
+
+    name: str
+    isolation: Isolation
+    modes: frozenset[Mode]
+    parameters: frozenset[str]
+    needs_template: bool
+    clients: tuple[ClientFound, ...] = ()
+    reads: tuple[EnvironmentRead, ...] = ()
+    proxies: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    tainted: tuple[str, ...] = ()
+
+
+def choose_isolation(spec: AgentSpec, wanted: Literal["auto", "thread", "process"]) -> Isolation:
+    """``auto``: process for a path, thread for an object. Raises ConfigError where a process could not import the agent again."""
+    isolation = wanted if wanted != "auto" else "process" if spec.from_path else "thread"
+    if isolation == "process" and spec.source is None:
+        raise ConfigError(
+            f"agent {spec.name!r} cannot run with isolation='process': it is no top-level name of a file that a process could import "
+            "(a closure, a lambda, a notebook cell). Put it into FILE.py and pass 'FILE.py:name', or use isolation='thread'"
+        )
+    return isolation
+
+
+def refuse_inside_agent() -> None:
+    """Raises ConfigError in a process that imports or runs an agent: its script would start a run inside the run."""
+    if os.environ.get(IN_AGENT):
+        raise ConfigError("the agent's file starts a run when it is imported: put that under `if __name__ == '__main__':`")
+
+
+async def check_agent(
+    spec: AgentSpec, isolation: Literal["auto", "thread", "process"] = "auto", *, extra_env: Mapping[str, str] | None = None
+) -> AgentProbe:
+    """Imports the agent where it will run and returns what was found. Raises ConfigError, with the user's traceback as a note, when it cannot be used."""
+    refuse_inside_agent()
+    env = dict(extra_env or {})
+    chosen = choose_isolation(spec, isolation)
+    taken = sorted(ENDPOINT_VARIABLES & set(env))
+    if taken:
+        raise ConfigError(f"extra_env sets {', '.join(taken)}, which the runner sets for each attempt: leave it out")
+    if chosen == "process":
+        assert spec.source is not None
+        return await _probe(spec.name, spec.source, env)
+    if env:
+        raise ConfigError(
+            f"extra_env sets {', '.join(sorted(env))}, and isolation='thread' has no environment of its own: use isolation='process'"
+        )
+    agent = spec.load()
+    homes = {getattr(method.function, "__module__", None) for method in agent.methods.values()}
+    modules = [sys.modules[name] for name in homes if isinstance(name, str) and name in sys.modules]
+    source = spec.source or AgentSource(None, next(iter(homes), None) or "", spec.name, spec.name)
+    return AgentProbe(
+        name=spec.name,
+        isolation=chosen,
+        modes=frozenset(agent.methods),
+        parameters=agent.parameters,
+        needs_template=agent.needs_template,
+        clients=tuple(find_clients(source, modules)),
+        proxies=tuple(proxies_in(os.environ)),
+    )
+
+
+def new_launcher(probe: AgentProbe | None = None) -> Launcher:
+    """What starts processes on this system."""
+    if sys.platform == "linux":
+        return Zygote(probe.modules if probe else (), probe.tainted if probe else ())
+    from agentlightning.runners.spawn import Spawn
+
+    return Spawn()
+
+
+async def _probe(name: str, source: AgentSource, env: Mapping[str, str]) -> AgentProbe:
+    launcher = new_launcher()
+    log = OutputLog()
+    placeholder = Job(None, Mode.DEV, "", "", 1, 0, "", 0, 0, f"{PLACEHOLDER}/v1", PLACEHOLDER, "placeholder", "placeholder").environment()
+    order = {"op": "probe", "id": "probe", "name": name, "source": asdict(source), "env": {**env, **placeholder}}
+    try:
+        await launcher.start()
+        child = await launcher.launch(order, log.write)
+        try:
+            await asyncio.wait({child.result, child.exited}, timeout=PROBE_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+            child.drain()
+            if not child.result.done():
+                raise _no_answer(source, child.exited.result() if child.exited.done() else None, log.text())
+            found: dict[str, Any] = child.result.result()
+        finally:
+            if not child.exited.done():
+                await end(child)
+            child.close()
+    finally:
+        await launcher.close()
+    if "error" in found:
+        raise _with_note(ConfigError(found["error"]), found["traceback"])
+    return AgentProbe(
+        name=name,
+        isolation="process",
+        modes=frozenset(map(Mode, found["modes"])),
+        parameters=frozenset(found["parameters"]),
+        needs_template=found["needs_template"],
+        clients=tuple(ClientFound(**client) for client in found["clients"]),
+        reads=tuple(EnvironmentRead(**read) for read in found["reads"]),
+        proxies=tuple(found["proxies"]),
+        modules=tuple(found["modules"]),
+        tainted=tuple(found["tainted"]),
+    )
+
+
+def _no_answer(source: AgentSource, code: int | None, printed: str) -> ConfigError:
+    what = f"took longer than {PROBE_TIMEOUT:g} s" if code is None else f"ended its process with exit code {code}"
+    return _with_note(ConfigError(f"{source.given!r} cannot be imported: its import {what}"), printed[-4000:])
+
+
+def _with_note(error: ConfigError, text: Json) -> ConfigError:
+    if text:
+        error.add_note(text)
+    return error

@@ -1,0 +1,99 @@
+"""The child: what happens in a process that an agent runs in, from its first line to the delivery of its result.
+
+It imports the user's module freshly, after the attempt's environment is set. ``probe`` does the same in a throwaway process, to find out whether the
+agent can be imported and called, and what it takes along.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agentlightning.agent import make_agent
+from agentlightning.errors import ConfigError
+from agentlightning.loading import AgentSource, import_source, user_traceback
+from agentlightning.runners.job import Job, Ran, execute, failure_of, ran_to_json, seed_everything, settle_environment
+from agentlightning.runners.scan import EnvironmentReads, find_clients, heavy_modules, proxies_in
+from agentlightning.runners.wire import frame, write_all
+from agentlightning.types import Failure, Json, Reason
+
+
+def work(order: Mapping[str, Json], result_fd: int) -> None:
+    """Carries out an order, ``probe`` or ``run``, writes its result as one frame to ``result_fd``, and returns when user code has had its say at exit."""
+    _own_streams()
+    sys.argv = [order["source"]["file"] or order["source"]["module"]]
+    source = AgentSource(**order["source"])
+    settle_environment(order["env"])
+    own = os.getpid()
+
+    def send(message: Json) -> None:
+        if os.getpid() != own:  # user code forked, and this copy came back out of the agent: it must not answer for it
+            os._exit(0)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        write_all(result_fd, frame(message))
+
+    if order["op"] == "probe":
+        send(probe(source))
+        return
+    job = Job.from_json(order["job"])
+    seed_everything(job.seed + job.number)
+    run(source, order["name"], job, lambda ran: send(ran_to_json(ran)))
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue]  # os._exit follows, so that leftover threads hold nothing up
+    sys.stdout.flush()
+
+
+def run(source: AgentSource, name: str, job: Job, deliver: Callable[[Ran], None]) -> None:
+    """Imports the agent and calls it."""
+    try:
+        agent = make_agent(import_source(source), name)
+    except ConfigError as error:
+        cause = error.__cause__
+        deliver(Failure(Reason.AGENT_ERROR, str(error), "" if cause is None else user_traceback(cause)))
+        return
+    except BaseException as error:  # noqa: BLE001  # KeyboardInterrupt raised by an import
+        deliver(failure_of(error))
+        return
+    execute(agent, job, deliver)
+
+
+def probe(source: AgentSource) -> dict[str, Json]:
+    """Imports the agent and says what was found: ``error`` and ``traceback``, or its modes, parameters, clients, environment reads and modules."""
+    before = set(sys.modules)
+    with EnvironmentReads(source) as reads:
+        try:
+            obj: Any = import_source(source)
+            agent = make_agent(obj, source.attribute)
+        except ConfigError as error:
+            cause = error.__cause__
+            return {"error": str(error), "traceback": "" if cause is None else user_traceback(cause)}
+    heavy, tainted = heavy_modules(before, source, reads.libraries)
+    return {
+        "modes": [str(mode) for mode in agent.methods],
+        "parameters": sorted(agent.parameters),
+        "needs_template": agent.needs_template,
+        "clients": [client.to_json() for client in find_clients(source)],
+        "reads": [read.to_json() for read in reads.by_user],
+        "proxies": proxies_in(os.environ),
+        "modules": heavy,
+        "tainted": tainted,
+    }
+
+
+def _own_streams() -> None:
+    """Line-buffered streams on this process's own descriptors, and a traceback in the log if it crashes."""
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        raw = io.FileIO(fd, "w", closefd=False)
+        stream = io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", "replace", line_buffering=True, write_through=fd == 2)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    sys.stdin = sys.__stdin__ = open(os.devnull)  # noqa: SIM115  # lives as long as the process
+    faulthandler.enable(file=sys.stderr, all_threads=False)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

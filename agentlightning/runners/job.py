@@ -1,0 +1,289 @@
+"""Job: one attempt as the code that calls the agent sees it, and what came of the call. Both travel as JSON to and from processes.
+
+This is shared by threads and processes, so that an agent behaves alike in both. It knows no store, no gateway and no deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from agentlightning.agent import Agent, AttemptView, Handed, RolloutView
+from agentlightning.errors import RewardError
+from agentlightning.loading import describe, user_traceback, where
+from agentlightning.resources import LLM, MAIN, NamedResources, ProxyLLM, is_json
+from agentlightning.rewards import check_reward, is_number, why_not
+from agentlightning.types import Attempt, Failure, Json, Mode, Reason, Rollout
+
+IN_AGENT = "AGENTLIGHTNING_IN_AGENT"
+"""Set in every process that imports or runs user code for a run, so that a script without a __main__ guard does not start a second one."""
+
+_NOT_TRAINED_YET = ("Triplet", "Span", "ReadableSpan")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One attempt: the task, the endpoint that is good for it, the resources, and who it is."""
+
+    task: Json
+    mode: Mode
+    rollout_id: str
+    attempt_id: str
+    number: int
+    step: int
+    group: str
+    index: int
+    seed: int
+    base_url: str
+    root_url: str
+    key: str
+    model: str
+    sampling: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    resources: NamedResources = field(default_factory=NamedResources)
+
+    @classmethod
+    def of(cls, rollout: Rollout, attempt: Attempt, endpoint: Any, sampling: Mapping[str, Json], resources: NamedResources) -> Job:
+        """From what the store and the gateway gave. ``endpoint`` is the gateway's AgentEndpoint."""
+        return cls(
+            task=rollout.task,
+            mode=rollout.mode,
+            rollout_id=rollout.id,
+            attempt_id=attempt.id,
+            number=attempt.number,
+            step=rollout.step,
+            group=rollout.group,
+            index=rollout.index,
+            seed=rollout.seed,
+            base_url=endpoint.base_url,
+            root_url=endpoint.root_url,
+            key=endpoint.key,
+            model=endpoint.model,
+            sampling=sampling,
+            resources=resources,
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        record = {name: getattr(self, name) for name in self.__slots__}
+        keys = {name: llm.api_key for name, llm in self.resources.llms() if llm.api_key}
+        return {**record, "mode": str(self.mode), "resources": self.resources.to_json(), "api_keys": keys}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Job:
+        resources = NamedResources.from_json(value["resources"])
+        for name, key in value["api_keys"].items():
+            resources[name].api_key = key
+        record: dict[str, Any] = {name: value[name] for name in cls.__slots__}
+        record.update(mode=Mode(value["mode"]), resources=resources)
+        return cls(**record)
+
+    def handed(self, declared: LLM | None = None) -> Handed:
+        """What the agent can be handed. ``declared`` is what ``@rollout(model=...)`` named; models without an endpoint get the attempt's."""
+
+        def own(given: LLM | None) -> ProxyLLM:
+            return ProxyLLM(
+                endpoint=self.base_url,
+                model=self.model,
+                sampling_parameters={**self.sampling, **(given.sampling_parameters if given is not None else {})},
+                api_key=self.key,
+                name=self.model,
+                rollout_id=self.rollout_id,
+                attempt_id=self.attempt_id,
+            )
+
+        resources = NamedResources(
+            {
+                name: own(value) if isinstance(value, LLM) and not value.endpoint else copy.deepcopy(value)
+                for name, value in self.resources.items()
+            }
+        )
+        trained = [value for _, value in resources.llms() if isinstance(value, ProxyLLM)]
+        main = resources.get(MAIN)
+        llm = own(declared) if declared is not None or not trained else main if isinstance(main, ProxyLLM) else trained[0]
+        resources.setdefault(MAIN, llm)
+        task = copy.deepcopy(self.task)  # an agent may change its task; a grader must not see that
+        view = RolloutView(
+            rollout_id=self.rollout_id,
+            input=task,
+            mode=self.mode,
+            attempt=AttemptView(self.attempt_id, self.number),
+            step=self.step,
+            group=self.group,
+            index=self.index,
+            seed=self.seed,
+        )
+        return Handed(task, llm, resources, view)
+
+    def environment(self) -> dict[str, str]:
+        """The variables an attempt's process gets, under every name that clients read a base URL and a key from."""
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_BASE": self.base_url,
+            "OPENAI_API_KEY": self.key,
+            "ANTHROPIC_BASE_URL": self.root_url,
+            "ANTHROPIC_API_KEY": self.key,
+            "GOOGLE_GEMINI_BASE_URL": self.root_url,
+            "GEMINI_API_KEY": self.key,
+            "AGENTLIGHTNING_ENDPOINT": self.root_url,
+            "AGENTLIGHTNING_ATTEMPT": self.attempt_id,
+        }
+
+
+ENDPOINT_VARIABLES = frozenset(Job(None, Mode.DEV, "", "", 1, 0, "", 0, 0, "", "", "", "").environment())
+"""The variables of ``Job.environment``, which nobody else may set."""
+
+
+def settle_environment(values: Mapping[str, str]) -> None:
+    """Puts an attempt's variables into this process's environment, and keeps proxies away from the endpoint."""
+    os.environ.update(values)
+    os.environ[IN_AGENT] = "1"
+    # Not the user's to think of: this library would send the agent's conversations to an outside address.
+    os.environ.setdefault("OPENAI_AGENTS_DISABLE_TRACING", "1")
+    if any(os.environ.get(name) for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")):
+        host = values.get("AGENTLIGHTNING_ENDPOINT", "").partition("://")[2].partition("/")[0].rpartition(":")[0]
+        for name in ("no_proxy", "NO_PROXY"):
+            os.environ[name] = ",".join(filter(None, (os.environ.get(name), host, "127.0.0.1", "localhost")))
+
+
+# --------------------------------------------------------------------------- what came of it
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The agent returned: a number, as ``reward``, or something else as ``output`` (None where it returned None).
+
+    ``not_number`` says in words what a non-None output is, for the case that nothing else scores the attempt.
+    """
+
+    reward: float | None = None
+    output: Json = None
+    not_number: str = ""
+
+
+Ran = Returned | Failure
+
+
+def ran_to_json(ran: Ran) -> dict[str, Json]:
+    return {"failure" if isinstance(ran, Failure) else "returned": {name: getattr(ran, name) for name in ran.__slots__}}
+
+
+def ran_from_json(value: Mapping[str, Json]) -> Ran:
+    if "failure" in value:
+        record = value["failure"]
+        return Failure(Reason(record["reason"]), record["message"], record["traceback"])
+    return Returned(**value["returned"])
+
+
+def execute(
+    agent: Agent,
+    job: Job,
+    deliver: Callable[[Ran], None],
+    on_task: Callable[[asyncio.AbstractEventLoop, asyncio.Task[Any]], None] | None = None,
+) -> None:
+    """Calls the agent, in this thread, and delivers what came of it once. Nothing the agent raises gets out of here.
+
+    An awaitable that it returns is awaited in an event loop of its own; ``on_task`` is told its task, so that it can be cancelled. The result is
+    delivered before that loop is closed: what the agent left behind may take its time or hang, and is nobody's result.
+    """
+    runner: asyncio.Runner | None = None
+    try:
+        value = agent.call(job.mode, job.handed(agent.model))
+        if inspect.isawaitable(value):
+            runner = asyncio.Runner()
+            value = runner.run(_wait_for(value, on_task))
+        ran = returned(value)
+    except BaseException as error:  # noqa: BLE001  # also SystemExit and KeyboardInterrupt: an agent's exit is its failure, not the runner's
+        ran = failure_of(error)
+    deliver(ran)
+    if runner is not None:
+        try:
+            runner.close()
+        except BaseException:  # noqa: BLE001  # the result stands; what the agent's leftovers raise belongs in its log
+            traceback.print_exc()
+
+
+async def _wait_for(value: Awaitable[Any], on_task: Callable[[asyncio.AbstractEventLoop, asyncio.Task[Any]], None] | None) -> Any:
+    task = asyncio.current_task()
+    if on_task is not None and task is not None:
+        on_task(asyncio.get_running_loop(), task)
+    return await value
+
+
+def returned(value: object) -> Ran:
+    """What a returned value means: a number is the reward, None is nothing, anything else is the output. A bad number is a failure."""
+    if value is None:
+        return Returned()
+    if is_number(value):
+        try:
+            number = check_reward(value, "the returned reward")
+        except RewardError as error:
+            return Failure(Reason.BAD_REWARD, str(error))
+        return Returned(reward=number)
+    items = list(cast("Sequence[object]", value)) if isinstance(value, list | tuple) else []
+    for item in items:
+        if type(item).__name__ in _NOT_TRAINED_YET:
+            kind = type(item).__name__
+            return Failure(
+                Reason.BAD_REWARD, f"the agent returned a list of {kind}, which this version does not train: return the reward as a number"
+            )
+    if value == []:
+        return Returned(output=[])
+    whole: object = cast(object, value)
+    return Returned(output=as_json(whole), not_number=why_not(whole, "the returned value"))
+
+
+def as_json(value: object) -> Json:
+    """A value as it is recorded. Tuples, dataclasses and pydantic models become JSON; what is no JSON at all becomes ``{"repr", "type", "note"}``."""
+    try:
+        plain = _plain(value)
+        if is_json(plain):
+            return plain
+    except Exception as error:  # noqa: BLE001  # user classes may fail in any way when they are read
+        return {"repr": f"({describe(error)})", "type": type(value).__qualname__, "note": "not JSON, and cannot be shown"}
+    text = repr(value)
+    return {"repr": text if len(text) <= 10_000 else text[:10_000] + "...", "type": type(value).__qualname__, "note": "not JSON"}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in cast("list[object]", value)]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in cast("dict[object, object]", value).items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _plain({item.name: getattr(value, item.name) for item in dataclasses.fields(value)})
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json") if callable(dump) and not isinstance(value, type) else value
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an exception that came out of the agent means."""
+    text = user_traceback(error)
+    if isinstance(error, RewardError):
+        return Failure(Reason.BAD_REWARD, str(error), text)
+    place = where(error)
+    message = describe(error)
+    if isinstance(error, SystemExit):
+        message = f"the agent called sys.exit({error.code!r})"
+    elif isinstance(error, asyncio.CancelledError):
+        message = "the agent cancelled itself (CancelledError)"
+    return Failure(Reason.AGENT_ERROR, f"{message} ({place})" if place else message, text)
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds what an agent may draw from: ``random``, and numpy and torch where its process has already imported them."""
+    import random
+
+    random.seed(seed)
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed(seed & 0xFFFFFFFF)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(seed)

@@ -1,0 +1,333 @@
+"""RunnerPool: leases rollouts from the store, runs the agent on each, and reports what came of it. Every attempt ends: by itself, at its deadline, or killed.
+
+It runs on the main loop and holds no agent code there. What an attempt's outcome means is decided in report.py; how agents are run, in thread.py and
+process.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agentlightning.agent import NO_TEMPLATE, AgentSpec
+from agentlightning.config import EvaluationConfig, RunnerConfig, SamplingConfig
+from agentlightning.errors import AgentLightningError, ConfigError, LeaseLost, RunFailed, StoreError
+from agentlightning.loading import describe, user_traceback
+from agentlightning.resources import NamedResources
+from agentlightning.rewards import check_reward
+from agentlightning.runners.check import AgentProbe, check_agent, new_launcher, refuse_inside_agent
+from agentlightning.runners.job import Job, Ran, Returned
+from agentlightning.runners.process import ProcessIsolation
+from agentlightning.runners.report import AttemptReport, OutputLog, check_failure_reward, needs_grader, resolve
+from agentlightning.runners.thread import ThreadIsolation, in_thread
+from agentlightning.types import Attempt, AttemptResult, Failure, Json, Mode, Reason, Rollout
+
+if TYPE_CHECKING:
+    from agentlightning.gateway import AttemptUsage, Gateway
+    from agentlightning.store.base import Store
+
+POLL = 0.05
+"""Seconds between looks at an empty queue; ``wake`` cuts them short."""
+HEARTBEAT = 2.0
+"""Seconds, at most, between renewals of a lease, and until a cancelled attempt is noticed."""
+
+Grader = Callable[..., Any]
+
+
+class Isolation(Protocol):
+    """How agents are run. ``run`` returns None when ``stop`` was set before the attempt ended."""
+
+    @property
+    def abandoned(self) -> int: ...
+    async def start(self) -> None: ...
+    async def run(self, job: Job, log: OutputLog, *, deadline: float, stop: asyncio.Event) -> Ran | None: ...
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """An attempt that is being run. ``stop`` ends it from outside."""
+
+    rollout_id: str
+    stop: asyncio.Event
+
+
+class RunnerPool:
+    """Runs up to ``config.n_runners`` attempts at once.
+
+    ``grader(task, output, attempt)``, plain or async, scores what returns no number. ``resources`` are the user's, with their API keys; versions in the
+    store are laid over them. Logs go to ``folder/logs``. ``probe`` is what ``check_agent`` found, where that was called before. ``on_attempt`` is
+    called with each AttemptReport, on the loop of ``start``.
+
+    Raises ConfigError, here or in ``start``, for what cannot work.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        gateway: Gateway,
+        agent: AgentSpec,
+        config: RunnerConfig,
+        *,
+        run_id: str,
+        sampling: Mapping[Mode, SamplingConfig | EvaluationConfig],
+        grader: Grader | None = None,
+        resources: Mapping[str, Any] | None = None,
+        extra_env: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        probe: AgentProbe | None = None,
+    ) -> None:
+        refuse_inside_agent()
+        check_failure_reward(config.failure_reward)
+        self.on_attempt: Callable[[AttemptReport], Any] | None = None
+        self.probe = probe
+        self._store = store
+        self._gateway = gateway
+        self._spec = agent
+        self._config = config
+        self._run_id = run_id
+        self._sampling = sampling
+        self._grader = None if grader is None else (grader, _grader_arguments(grader))
+        self._given = NamedResources(resources or {})
+        self._given.to_json()  # says by name what cannot be a resource
+        self._resources: dict[int, NamedResources] = {}
+        self._extra_env = dict(extra_env or {})
+        self._logs = None if folder is None else folder / "logs"
+        self._runner_id = f"runner-{secrets.token_hex(4)}"
+        self._isolation: Isolation | None = None
+        self._held: dict[str, _Held] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+        self._closing = False
+        self._error: BaseException | None = None
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Checks the agent, starts what runs it, and begins to lease. Raises ConfigError when the agent cannot be used."""
+        self.probe = probe = self.probe or await check_agent(self._spec, self._config.isolation, extra_env=self._extra_env)
+        if probe.needs_template and (await self._latest_resources()).prompt_template() is None:
+            raise ConfigError(f"agent {self._spec.name!r}: {NO_TEMPLATE}")
+        if probe.isolation == "process":
+            assert self._spec.source is not None
+            self._isolation = ProcessIsolation(self._spec.source, self._spec.name, self._extra_env, new_launcher(probe))
+        else:
+            self._isolation = ThreadIsolation(self._spec.load())
+        await self._isolation.start()
+        self._loops = [asyncio.create_task(self._guard(self._lease_loop())), asyncio.create_task(self._guard(self._expire_loop()))]
+
+    async def close(self) -> None:
+        """Ends what runs: kills or abandons it, revokes its keys, and queues its rollouts again, so that a resumed run runs them anew."""
+        self._closing = True
+        for task in self._loops:
+            task.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        for held in self._held.values():
+            held.stop.set()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._isolation is not None:
+            await self._isolation.close()
+            self._isolation = None
+
+    def wake(self) -> None:
+        """Says that rollouts were just queued. Without it they are found within 50 ms."""
+        self._wake.set()
+
+    def holds(self, rollout_ids: Collection[str]) -> bool:
+        """Whether any of the rollouts is being run right now."""
+        return any(held.rollout_id in rollout_ids for held in self._held.values())
+
+    @property
+    def abandoned(self) -> int:
+        """Threads of ended attempts that still run."""
+        return self._isolation.abandoned if self._isolation is not None else 0
+
+    def raise_if_dead(self) -> None:
+        """Raises what stopped the pool, if something has. Nothing would ever be run again."""
+        if self._error is not None:
+            raise (
+                self._error if isinstance(self._error, AgentLightningError) else RunFailed(f"the runner failed: {describe(self._error)}")
+            ) from self._error
+
+    # ------------------------------------------------------------------ leases
+
+    async def _guard(self, work: Any) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001  # kept, and raised where the run waits for its rollouts
+            self._error = self._error or error
+            for held in self._held.values():
+                held.stop.set()
+
+    async def _lease_loop(self) -> None:
+        while self._error is None:
+            free = self._config.n_runners - len(self._held)
+            leased: list[tuple[Rollout, Attempt]] = []
+            if free > 0:
+                leased = await self._store.lease(self._run_id, self._runner_id, limit=free, seconds=self._config.lease)
+            for rollout, attempt in leased:
+                stop = asyncio.Event()
+                self._held[attempt.id] = _Held(rollout.id, stop)
+                task = asyncio.create_task(self._guard(self._attend(rollout, attempt, stop)))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            if not leased:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), POLL)
+                self._wake.clear()
+
+    async def _expire_loop(self) -> None:
+        """Ends the leases of runners that died, this or another process's."""
+        while True:
+            await self._store.expire(max_attempts=self._config.max_attempts)
+            await asyncio.sleep(self._config.lease / 2)
+
+    async def _renew(self, attempt: Attempt, stop: asyncio.Event) -> None:
+        """Keeps the lease while the attempt runs; stops the attempt when it is no longer ours."""
+        while not stop.is_set():
+            await asyncio.sleep(min(HEARTBEAT, self._config.lease / 3))
+            if not await self._store.renew(attempt.id, seconds=self._config.lease):
+                stop.set()
+
+    # ------------------------------------------------------------------ one attempt
+
+    async def _attend(self, rollout: Rollout, attempt: Attempt, stop: asyncio.Event) -> None:
+        renewing = asyncio.create_task(self._guard(self._renew(attempt, stop)))
+        log = OutputLog(None if self._logs is None else self._logs / f"{_file_name(attempt.id)}.log")
+        try:
+            await self._run(rollout, attempt, stop, log)
+        finally:
+            renewing.cancel()
+            log.close()
+            del self._held[attempt.id]
+            self._wake.set()
+
+    async def _run(self, rollout: Rollout, attempt: Attempt, stop: asyncio.Event, log: OutputLog) -> None:
+        began = time.monotonic()
+        assert self._isolation is not None
+        resources = await self._resources_of(rollout)
+        sampling = self._sampling_of(rollout.mode)
+        endpoint = await self._gateway.open(rollout, attempt, sampling=sampling, resources=resources.to_json())
+        try:
+            job = Job.of(rollout, attempt, endpoint, _handed_sampling(sampling), resources)
+            ran = await self._isolation.run(job, log, deadline=self._config.deadline, stop=stop)
+        finally:
+            usage = await self._gateway.end(attempt.id)
+        if ran is None:
+            await self._stopped(attempt)
+            return
+        graded = await self._grade(rollout, attempt, ran, stop) if self._grader and needs_grader(ran, rollout, usage) else None
+        if stop.is_set():
+            await self._stopped(attempt)
+            return
+        emitted = [reward for reward in await self._store.rewards(rollout.id) if reward.attempt_id == attempt.id]
+        result = resolve(
+            rollout, attempt, ran, usage, emitted=emitted, graded=graded, failure_reward=self._config.failure_reward, now=time.time()
+        )
+        await self._report(rollout, attempt, result, usage, log.text(), time.monotonic() - began)
+
+    async def _report(
+        self, rollout: Rollout, attempt: Attempt, result: AttemptResult, usage: AttemptUsage, stdout: str, seconds: float
+    ) -> None:
+        retried = result.failure is not None and attempt.number < self._config.max_attempts
+        try:
+            if retried:
+                assert result.failure is not None
+                ended = await self._store.retry(attempt.id, result.failure)
+            else:
+                ended = await self._store.finish(attempt.id, result)
+        except LeaseLost:
+            return  # cancelled or expired in this very moment: what ended it has been recorded
+        if self.on_attempt is not None:
+            reported = self.on_attempt(AttemptReport(ended, attempt, result, usage, stdout, seconds, retried))
+            if inspect.isawaitable(reported):
+                await reported
+
+    async def _stopped(self, attempt: Attempt) -> None:
+        """An attempt that was stopped from outside reports nothing; when the pool closes, its rollout goes back to the queue."""
+        if self._closing:
+            with suppress(LeaseLost):
+                await self._store.retry(attempt.id, Failure(Reason.CANCELLED, "the run was closed while it was running"))
+
+    async def _resources_of(self, rollout: Rollout) -> NamedResources:
+        version = rollout.resources_version
+        if version not in self._resources:
+            recorded = NamedResources.from_json(await self._store.get_resources(self._run_id, version)) if version > 0 else NamedResources()
+            self._resources[version] = self._given.merged(recorded)
+        return self._resources[version]
+
+    async def _latest_resources(self) -> NamedResources:
+        try:
+            return self._given.merged(NamedResources.from_json(await self._store.get_resources(self._run_id)))
+        except StoreError:  # none recorded yet
+            return self._given
+
+    def _sampling_of(self, mode: Mode) -> SamplingConfig | EvaluationConfig:
+        found = self._sampling.get(mode) or (self._sampling.get(Mode.TRAIN) if mode is Mode.DEV else None)
+        if found is None:
+            raise ConfigError(f"no sampling settings for {str(mode)!r} rollouts")
+        return found
+
+    # ------------------------------------------------------------------ the grader
+
+    async def _grade(self, rollout: Rollout, attempt: Attempt, ran: Ran, stop: asyncio.Event) -> float | Failure | None:
+        """Asks the grader, in a thread, within a deadline of its own. None when stopped, or when it says nothing (None)."""
+        assert self._grader is not None and isinstance(ran, Returned)
+        grader, count = self._grader
+        arguments = (rollout.task, ran.output, attempt)[:count]
+
+        def call(deliver: Callable[[float | Failure | None], None]) -> None:
+            deliver(_grade(grader, arguments))
+
+        graded = await in_thread(call, name=f"grader-{attempt.id}", deadline=self._config.deadline, stop=stop)
+        return graded
+
+
+def _grade(grader: Grader, arguments: tuple[Any, ...]) -> float | Failure | None:
+    try:
+        value = grader(*arguments)
+        if inspect.isawaitable(value):
+            value = asyncio.run(_await(value))
+        return None if value is None else check_reward(value, "the grader's reward")
+    except AgentLightningError as error:
+        return Failure(Reason.BAD_REWARD, str(error))
+    except BaseException as error:  # noqa: BLE001  # also SystemExit: whatever a grader raises fails the attempt, not the run
+        return Failure(Reason.AGENT_ERROR, f"the grader raised {describe(error)}", user_traceback(error))
+
+
+async def _await(value: Any) -> Any:
+    return await value
+
+
+def _grader_arguments(grader: Grader) -> int:
+    """How many of (task, output, attempt) it takes: 3 or 2. Raises ConfigError."""
+    if not callable(grader):
+        raise ConfigError(f"grader={grader!r} cannot be called: pass a function of (task, output, attempt)")
+    try:
+        signature = inspect.signature(grader)
+    except (TypeError, ValueError):
+        return 3
+    for count in (3, 2):
+        with suppress(TypeError):
+            signature.bind(*range(count))
+            return count
+    raise ConfigError(
+        f"grader {getattr(grader, '__name__', grader)!r} takes {signature}: it is called with (task, output, attempt) or (task, output)"
+    )
+
+
+def _handed_sampling(config: SamplingConfig | EvaluationConfig) -> dict[str, Json]:
+    """The run's settings as an agent may pass them on: OpenAI's names, and only what differs from their defaults."""
+    return {"temperature": config.temperature} | ({"top_p": config.top_p} if config.top_p < 1 else {})
+
+
+def _file_name(attempt_id: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in attempt_id)

@@ -1,0 +1,448 @@
+"""Processes: runs each attempt in a process of its own, with its own environment, that can be killed with all it started.
+
+This is the runner's side: it starts the zygote, orders a fork per attempt, reads what comes back, and kills at the deadline. On anything but Linux, and
+where a library must not be loaded ahead, `spawn` starts a fresh interpreter per attempt instead. The process that holds torch is never forked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from agentlightning.errors import AgentLightningError
+from agentlightning.loading import AgentSource
+from agentlightning.runners.job import ENDPOINT_VARIABLES, Job, Ran, ran_from_json
+from agentlightning.runners.report import OutputLog
+from agentlightning.runners.wire import Frames, frame
+from agentlightning.types import Failure, Json, Reason
+
+_logger = logging.getLogger("agentlightning")
+
+TERM_GRACE = 1.0
+"""Seconds between SIGTERM and SIGKILL."""
+LINGER = 2.0
+"""Seconds that a process may go on after its result was delivered."""
+PRELOAD_TIMEOUT = 300.0
+"""Seconds that loading the agent's libraries may take."""
+MAX_RESTARTS = 3
+"""Times that a dead zygote is started again without an attempt having ended in between."""
+
+_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from agentlightning.runners.zygote import main; main(int(sys.argv[1]))"
+
+
+class Child(Protocol):
+    """A started process: futures for its first result frame and for its exit code (None: its zygote died), and how to signal it."""
+
+    result: asyncio.Future[Json]
+    exited: asyncio.Future[int | None]
+
+    def kill(self, number: int) -> None: ...
+    def drain(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Launcher(Protocol):
+    """Starts processes: the zygote, or `spawn`."""
+
+    async def start(self) -> None: ...
+    async def launch(self, order: Mapping[str, Json], write: Callable[[bytes], None]) -> Child: ...
+    async def close(self) -> None: ...
+
+
+class ProcessIsolation:
+    """Runs attempts of one agent in processes. ``abandoned`` is always 0: nothing outlives its kill."""
+
+    abandoned = 0
+
+    def __init__(self, source: AgentSource, name: str, env: Mapping[str, str], launcher: Launcher) -> None:
+        self._source = source
+        self._name = name
+        self._env = dict(env)
+        self._launcher = launcher
+        self._lingering: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        await self._launcher.start()
+
+    async def close(self) -> None:
+        for task in self._lingering:
+            task.cancel()
+        await asyncio.gather(*self._lingering, return_exceptions=True)
+        await self._launcher.close()
+
+    async def run(self, job: Job, log: OutputLog, *, deadline: float, stop: asyncio.Event) -> Ran | None:
+        """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended."""
+        order = {
+            "op": "run",
+            "id": job.attempt_id,
+            "name": self._name,
+            "source": asdict(self._source),
+            "env": {**self._env, **job.environment()},
+            "job": job.to_json(),
+        }
+        child = await self._launcher.launch(order, log.write)
+        try:
+            ran = await _until(child, deadline, stop)
+            if ran is None and not child.exited.done():
+                await end(child)
+            child.drain()
+        except BaseException:
+            child.kill(signal.SIGKILL)
+            child.close()
+            raise
+        task = asyncio.create_task(_linger(child))
+        self._lingering.add(task)
+        task.add_done_callback(self._lingering.discard)
+        if ran is None and not stop.is_set():
+            return Failure(Reason.TIMEOUT, f"the agent did not return within {deadline:g} s; its process was killed")
+        return ran
+
+
+async def _until(child: Child, deadline: float, stop: asyncio.Event) -> Ran | None:
+    """What came of the attempt, or None when it has to be killed."""
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({child.result, child.exited, stopped}, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+    if stop.is_set():
+        return None
+    if child.exited.done():
+        child.drain()
+    if child.result.done():
+        return ran_from_json(child.result.result())
+    return _exit_failure(child.exited.result()) if child.exited.done() else None
+
+
+def _exit_failure(code: int | None) -> Failure:
+    if code is None:
+        return Failure(Reason.LOST, "the process that starts agents died, and this attempt with it")
+    if code >= 0:
+        return Failure(Reason.AGENT_ERROR, f"the agent's process exited with code {code} before the agent returned")
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    hint = " (out of memory?)" if -code == signal.SIGKILL else "; its log shows where" if -code == signal.SIGSEGV else ""
+    return Failure(Reason.AGENT_ERROR, f"the agent's process was killed by {name}{hint} before the agent returned")
+
+
+async def end(child: Child) -> None:
+    """Ends a process and what it started: SIGTERM, a second of grace, SIGKILL."""
+    child.kill(signal.SIGTERM)
+    await asyncio.wait({child.exited}, timeout=TERM_GRACE)
+    if not child.exited.done():
+        child.kill(signal.SIGKILL)
+        await asyncio.wait({child.exited}, timeout=5.0)
+
+
+async def _linger(child: Child) -> None:
+    """Lets a process whose result is in end by itself, for a while."""
+    try:
+        await asyncio.wait({child.exited}, timeout=LINGER)
+        if not child.exited.done():
+            await end(child)
+    except asyncio.CancelledError:
+        child.kill(signal.SIGKILL)
+        raise
+    finally:
+        child.close()
+
+
+# --------------------------------------------------------------------------- pipes
+
+
+class Pipe:
+    """The reading end of a pipe on the running loop. Its writing end is to be given away and closed here."""
+
+    def __init__(self, feed: Callable[[bytes], None]) -> None:
+        self._feed = feed
+        self._loop = asyncio.get_running_loop()
+        self._fd, self.write_end = os.pipe()
+        os.set_blocking(self._fd, False)
+        self._open = True
+        self._loop.add_reader(self._fd, self._read_some)
+
+    def _read_some(self) -> bool:
+        try:
+            data = os.read(self._fd, 1 << 16)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close()
+            return False
+        self._feed(data)
+        return True
+
+    def drain(self) -> None:
+        """Takes what has been written by now, at most 16 MB: who still holds the other end may write for ever."""
+        for _ in range(256):
+            if not self._open or not self._read_some():
+                return
+
+    def close_write_end(self) -> None:
+        if self.write_end >= 0:
+            os.close(self.write_end)
+            self.write_end = -1
+
+    def close(self) -> None:
+        self.close_write_end()
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+
+
+# --------------------------------------------------------------------------- the zygote's client
+
+
+@dataclass(eq=False)
+class _Forked:
+    """A child of the zygote."""
+
+    id: str
+    zygote: Zygote
+    result: asyncio.Future[Json]
+    exited: asyncio.Future[int | None]
+    pipes: list[Pipe] = field(default_factory=list[Pipe])
+    pid: int | None = None
+
+    def kill(self, number: int) -> None:
+        if not self.exited.done():
+            self.zygote.send({"op": "kill", "id": self.id, "signal": int(number)})
+
+    def drain(self) -> None:
+        for pipe in self.pipes:
+            pipe.drain()
+
+    def close(self) -> None:
+        for pipe in self.pipes:
+            pipe.close()
+
+
+class Zygote:
+    """Starts and restarts the zygote process and talks to it. ``modules`` are loaded ahead, none of ``tainted`` may be among what they load.
+
+    Belongs to the loop that ``start`` runs on.
+    """
+
+    def __init__(self, modules: Sequence[str] = (), tainted: Sequence[str] = ()) -> None:
+        self.modules = list(modules)
+        self._tainted = list(tainted)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._stderr: Any = None
+        self._children: dict[str, _Forked] = {}
+        self._preloaded: asyncio.Future[Json] | None = None
+        self._outbox: list[tuple[bytes, tuple[int, ...], Callable[[], None]]] = []
+        self._restarts = 0
+        self._starting = asyncio.Lock()
+
+    # ------------------------------------------------------------------ start, restart, close
+
+    async def start(self) -> None:
+        """Starts the process and has it load its modules. Raises AgentLightningError when it dies meanwhile."""
+        async with self._starting:
+            if self._control is not None:
+                return
+            if self._restarts > MAX_RESTARTS:
+                raise AgentLightningError(f"the process that starts agents died {self._restarts} times in a row: {self._last_words()}")
+            await self._start()
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        if self._stderr is not None:
+            self._stderr.close()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
+        env = {name: value for name, value in os.environ.items() if name not in ENDPOINT_VARIABLES}
+        env.setdefault("PYTHONHASHSEED", "0")  # or an agent that iterates over a set would differ from run to run
+        self._process = subprocess.Popen(  # noqa: ASYNC220  # forks nothing heavy: posix_spawn or vfork
+            [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=self._stderr,
+            stderr=self._stderr,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            env=env,
+        )
+        theirs.close()
+        self._control = ours
+        frames = Frames()
+        loop.add_reader(ours.fileno(), self._receive, ours, frames)
+        if self.modules:
+            self._preloaded = loop.create_future()
+            self.send({"op": "preload", "modules": self.modules, "tainted": self._tainted})
+            try:
+                reply = await asyncio.wait_for(self._preloaded, PRELOAD_TIMEOUT)
+            except TimeoutError as error:
+                raise AgentLightningError(
+                    f"loading the agent's libraries took longer than {PRELOAD_TIMEOUT:g} s: {self._last_words()}"
+                ) from error
+            self._check_preloaded(reply)
+            if not self.modules:  # what was loaded must not stay loaded
+                self._disconnect()
+                await self._start()
+
+    def _check_preloaded(self, reply: Json) -> None:
+        """Gives up loading ahead where a forked child would not have what a fresh process has."""
+        why = ""
+        if reply["tainted"]:
+            why = f"{', '.join(reply['tainted'])} read the endpoint's variables when imported"
+        elif reply["threads"]:
+            why = f"a library starts threads when imported ({', '.join(reply['threads'])}), which a fork loses"
+        if why:
+            _logger.warning("agents start slowly: every attempt imports its libraries anew, because %s", why)
+            self.modules = []
+
+    async def close(self) -> None:
+        """Ends the process, which ends all it started."""
+        process = self._process
+        self._disconnect()
+        if process is not None:
+            await asyncio.to_thread(_wait_or_kill, process)
+        if self._stderr is not None:
+            self._stderr.close()
+
+    def _disconnect(self) -> None:
+        """Lets go of the process, which then kills its children and ends."""
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            asyncio.get_running_loop().remove_writer(self._control.fileno())
+            self._control.close()
+            self._control = None
+        for _, _, sent in self._outbox:
+            sent()
+        self._outbox.clear()
+        for child in list(self._children.values()):
+            self._forget(child, None)
+
+    def _died(self) -> None:
+        pids = [child.pid for child in self._children.values() if child.pid is not None]
+        self._disconnect()
+        self._restarts += 1
+        for pid in pids:  # they die with their parent; what they started does not
+            try:
+                os.killpg(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        if self._preloaded is not None and not self._preloaded.done():
+            self._preloaded.set_exception(
+                AgentLightningError(f"the process that starts agents died while it loaded libraries: {self._last_words()}")
+            )
+
+    def _last_words(self) -> str:
+        code = self._process.poll() if self._process is not None else None
+        said = ""
+        if self._stderr is not None:
+            self._stderr.seek(0)
+            said = " ".join(self._stderr.read()[-500:].decode("utf-8", "replace").split())
+        return f"exit code {code}; {said or 'it said nothing'}"
+
+    # ------------------------------------------------------------------ messages
+
+    async def launch(self, order: Mapping[str, Json], write: Callable[[bytes], None]) -> Child:
+        """Forks a process for ``order``. Its output goes to ``write``."""
+        await self.start()
+        loop = asyncio.get_running_loop()
+        child = _Forked(order["id"], self, loop.create_future(), loop.create_future())
+        frames = Frames()
+
+        def result(data: bytes) -> None:
+            for message in frames.feed(data):
+                if not child.result.done():
+                    child.result.set_result(message)
+
+        child.pipes = [Pipe(result), Pipe(write)]
+        self._children[child.id] = child
+        self.send(dict(order), *child.pipes)
+        return child
+
+    def send(self, message: Json, *pipes: Pipe) -> None:
+        """Queues a message with the writing ends of pipes, which are closed here once it is sent. Dropped when the process is gone."""
+
+        def sent() -> None:
+            for pipe in pipes:
+                pipe.close_write_end()
+
+        if self._control is None:
+            sent()
+            return
+        self._outbox.append((frame(message), tuple(pipe.write_end for pipe in pipes), sent))
+        self._flush()
+
+    def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._outbox and self._control is not None:
+            data, fds, sent = self._outbox[0]
+            try:
+                # Descriptors ride on a message's first bytes; once those are gone, so are they.
+                count = socket.send_fds(self._control, [data], fds) if fds else self._control.send(data)
+            except BlockingIOError:
+                loop.add_writer(self._control.fileno(), self._flush)
+                return
+            except OSError:  # the reader sees its end too, and tells the children
+                return
+            if fds:
+                sent()
+            if count < len(data):
+                self._outbox[0] = (data[count:], (), _nothing)
+            else:
+                self._outbox.pop(0)
+        if self._control is not None:
+            loop.remove_writer(self._control.fileno())
+
+    def _receive(self, control: socket.socket, frames: Frames) -> None:
+        try:
+            data = control.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            if self._control is control:
+                self._died()
+            return
+        for message in frames.feed(data):
+            self._obey(message)
+
+    def _obey(self, message: Json) -> None:
+        if message["op"] == "preloaded":
+            if self._preloaded is not None and not self._preloaded.done():
+                self._preloaded.set_result(message)
+            return
+        child = self._children.get(message["id"])
+        if child is None:
+            return
+        if message["op"] == "started":
+            child.pid = message["pid"]
+        else:
+            self._restarts = 0
+            self._forget(child, message["code"])
+
+    def _forget(self, child: _Forked, code: int | None) -> None:
+        del self._children[child.id]
+        if not child.exited.done():
+            child.exited.set_result(code)
+
+
+def _nothing() -> None: ...
+
+
+def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

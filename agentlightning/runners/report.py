@@ -1,0 +1,192 @@
+"""Report: what came of an attempt, decided by ruling 8, and the log of what it printed. ``resolve`` is pure: facts in, result out.
+
+A failure is masked, never scored: only ``failure_reward`` gives one a reward, and nothing gives an incomplete attempt one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentlightning.errors import ConfigError
+from agentlightning.runners.job import Ran, Returned
+from agentlightning.types import Attempt, AttemptResult, Failure, Json, Mode, Reason, Reward, Rollout, Status
+
+if TYPE_CHECKING:
+    from agentlightning.gateway import AttemptUsage
+
+TAIL_BYTES = 64 * 1024
+LOG_BYTES = 16 * 1024 * 1024
+
+NEVER_SCORED = (Reason.INCOMPLETE, Reason.LOST, Reason.CANCELLED)
+"""Failures that say nothing about the policy: ``failure_reward`` may not name them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptReport:
+    """One attempt that ended. ``stdout`` is the last 64 KB of what it printed, ``seconds`` its wall time, ``retried`` whether another attempt follows."""
+
+    rollout: Rollout
+    attempt: Attempt
+    result: AttemptResult
+    usage: AttemptUsage
+    stdout: str
+    seconds: float
+    retried: bool = False
+
+
+def resolve(
+    rollout: Rollout,
+    attempt: Attempt,
+    ran: Ran,
+    usage: AttemptUsage,
+    *,
+    emitted: Sequence[Reward] = (),
+    graded: float | Failure | None = None,
+    failure_reward: Mapping[Reason, float] | None = None,
+    now: float = 0.0,
+) -> AttemptResult:
+    """The result of an attempt. ``emitted`` are the rewards it emitted, in order; ``graded`` what the grader said, None where none was asked.
+
+    A returned number is final; else the grader's; else the last emitted ``reward``; else the attempt fails as ``empty``.
+    """
+    decided = _decide(rollout, ran, usage, emitted, graded)
+    output: Json = ran.output if isinstance(ran, Returned) else None
+
+    def reward(value: float, source: str, reason: str | None = None) -> Reward:
+        return Reward(rollout.id, attempt.id, value, source=source, reason=reason, created_at=now)
+
+    if isinstance(decided, Failure):
+        value = (failure_reward or {}).get(decided.reason)
+        if value is None:
+            return AttemptResult(Status.FAILED, failure=decided, output=output)
+        given = reward(value, "failure_reward", str(decided.reason))
+        return AttemptResult(Status.FAILED, reward=value, failure=decided, output=output, rewards=(given,))
+    value, source = decided
+    return AttemptResult(Status.SUCCEEDED, reward=value, output=output, rewards=() if source == "emit" else (reward(value, source),))
+
+
+def needs_grader(ran: Ran, rollout: Rollout, usage: AttemptUsage) -> bool:
+    """Whether a grader would be asked: the agent returned no number, and nothing else has failed the attempt."""
+    return isinstance(ran, Returned) and ran.reward is None and _endpoint_failure(rollout, usage) is None
+
+
+def _decide(
+    rollout: Rollout, ran: Ran, usage: AttemptUsage, emitted: Sequence[Reward], graded: float | Failure | None
+) -> tuple[float, str] | Failure:
+    if usage.incomplete:  # before all else: such an attempt may never be trained, and a scored failure would be
+        return Failure(Reason.INCOMPLETE, f"{usage.incomplete} of its {usage.calls} calls could not be recorded whole", _traceback(ran))
+    if isinstance(ran, Failure):
+        if ran.reason is Reason.AGENT_ERROR and usage.context_length_errors:
+            return Failure(Reason.CONTEXT_LENGTH, f"a prompt did not fit the model's context, and then: {ran.message}", ran.traceback)
+        return ran
+    failure = _endpoint_failure(rollout, usage)
+    if failure is not None:
+        return failure
+    if ran.reward is not None:
+        return ran.reward, "return"
+    if isinstance(graded, Failure):
+        return graded
+    if graded is not None:
+        return graded, "grader"
+    last = _last_reward(emitted)
+    if last is not None:
+        return last.value, "emit"
+    if ran.not_number:
+        return Failure(Reason.BAD_REWARD, f"{ran.not_number}; no grader is set and no reward was emitted")
+    return Failure(Reason.EMPTY, "the agent returned no reward, emitted none, and no grader is set")
+
+
+def _endpoint_failure(rollout: Rollout, usage: AttemptUsage) -> Failure | None:
+    """In training an attempt whose agent got no reply from the endpoint has nothing to train."""
+    if usage.incomplete:
+        return Failure(Reason.INCOMPLETE, f"{usage.incomplete} of its {usage.calls} calls could not be recorded whole")
+    if rollout.mode is not Mode.TRAIN or usage.calls > usage.refused + usage.abandoned:
+        return None
+    if usage.abandoned:
+        return Failure(
+            Reason.EMPTY, f"the agent read no reply to the end: {usage.abandoned} of its calls were left before their reply was complete"
+        )
+    if usage.refused:
+        return Failure(Reason.EMPTY, f"every call to the endpoint was refused ({usage.refused}), the last one with: {usage.last_error}")
+    if usage.unknown_paths:
+        return Failure(
+            Reason.EMPTY, f"no call was served: the agent asked for {', '.join(usage.unknown_paths)}, which this version does not serve"
+        )
+    return Failure(
+        Reason.EMPTY, "no call reached the endpoint: is the client built with llm.endpoint as its base URL? `agl dev` looks for the cause"
+    )
+
+
+def _traceback(ran: Ran) -> str:
+    return ran.traceback if isinstance(ran, Failure) else ""
+
+
+def _last_reward(emitted: Sequence[Reward]) -> Reward | None:
+    """The last ``reward`` for the whole rollout; where there is none, the last one for a part of it."""
+    named = [reward for reward in emitted if reward.name == "reward"]
+    whole = [reward for reward in named if reward.call_id is None and reward.agent is None]
+    return (whole or named or [None])[-1]
+
+
+def check_failure_reward(failure_reward: Mapping[Reason, float]) -> None:
+    """Raises ConfigError when a reason is named that no reward can be given for."""
+    for reason in failure_reward:
+        if reason in NEVER_SCORED:
+            raise ConfigError(
+                f"failure_reward[{str(reason)!r}]: such an attempt is never trained, for it says nothing about the policy; remove it"
+            )
+
+
+class OutputLog:
+    """What an attempt printed: the last 64 KB in memory, and with a ``path`` the first 16 MB in a file. Written from any thread."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._chunks: deque[bytes] = deque()
+        self._kept = 0
+        self._total = 0
+        self._lock = threading.Lock()
+        self._file = None
+        self._closed = False
+
+    def write(self, data: bytes) -> None:
+        """Takes bytes; after ``close`` they are dropped."""
+        with self._lock:
+            if self._closed or not data:
+                return
+            if self._path is not None and self._total < LOG_BYTES:
+                try:
+                    self._write_file(self._path, data)
+                except OSError as error:  # a full disk costs the log its file, not the attempt its life
+                    data += f"\n[the log file {self._path} could not be written: {error.strerror}]\n".encode()
+                    self._path = None
+            self._total += len(data)
+            self._chunks.append(data[-TAIL_BYTES:])
+            self._kept += len(self._chunks[-1])
+            while self._kept - len(self._chunks[0]) >= TAIL_BYTES:
+                self._kept -= len(self._chunks.popleft())
+
+    def _write_file(self, path: Path, data: bytes) -> None:
+        if self._file is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("wb", buffering=0)
+        room = LOG_BYTES - self._total
+        self._file.write(data[:room])
+        if len(data) >= room:
+            self._file.write(b"\n[the log ends here: an attempt's file holds at most 16 MB]\n")
+
+    def text(self) -> str:
+        """The last 64 KB as text."""
+        with self._lock:
+            return b"".join(self._chunks)[-TAIL_BYTES:].decode("utf-8", "replace")
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._file is not None:
+                self._file.close()

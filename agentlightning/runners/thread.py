@@ -1,0 +1,215 @@
+"""Threads: runs each attempt in a daemon thread of its own. Cheap and close to the user's notebook, but nothing here can kill an agent.
+
+What is past its deadline is abandoned: an async agent is cancelled, a blocked one is left behind, its thread counted. A thread has no environment
+of its own, so agents under this isolation take ``llm``. While it runs, what agents print goes to their own logs, and threads that an agent starts
+belong to its attempt, as they will by default in later Pythons.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import io
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any, TextIO, TypeVar
+
+from agentlightning.agent import Agent
+from agentlightning.rewards import current_endpoint
+from agentlightning.runners.job import Job, Ran, execute
+from agentlightning.runners.report import OutputLog
+from agentlightning.types import Failure, Reason
+
+T = TypeVar("T")
+
+_log: ContextVar[OutputLog | None] = ContextVar("agentlightning_log", default=None)
+
+
+class ThreadIsolation:
+    """Runs attempts of one agent in threads. ``abandoned`` counts threads of ended attempts that still run."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._left: list[threading.Thread] = []
+
+    @property
+    def abandoned(self) -> int:
+        self._left = [thread for thread in self._left if thread.is_alive()]
+        return len(self._left)
+
+    async def start(self) -> None:
+        _redirect.enter()
+
+    async def close(self) -> None:
+        _redirect.leave()
+
+    async def run(self, job: Job, log: OutputLog, *, deadline: float, stop: asyncio.Event) -> Ran | None:
+        """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended."""
+        running = _Running()
+
+        def call(deliver: Callable[[Ran], None]) -> None:
+            current_endpoint.set(job.root_url)
+            _log.set(log)
+            execute(self._agent, job, deliver, running.started)
+
+        ran = await in_thread(call, name=f"agent-{job.attempt_id}", deadline=deadline, stop=stop, threads=self._left)
+        if ran is None:
+            running.cancel()
+        if ran is None and not stop.is_set():
+            return Failure(Reason.TIMEOUT, f"the agent did not return within {deadline:g} s; its thread was abandoned")
+        return ran
+
+
+class _Running:
+    """The task an async agent runs in, so that it can be cancelled from outside."""
+
+    def __init__(self) -> None:
+        self._task: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
+        self._cancelled = False
+
+    def started(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+        self._task = loop, task
+        if self._cancelled:
+            task.cancel()
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._task is not None:
+            loop, task = self._task
+            try:
+                loop.call_soon_threadsafe(task.cancel)
+            except RuntimeError:  # its loop was closed in this very moment: it has ended by itself
+                self._task = None
+
+
+async def in_thread(
+    call: Callable[[Callable[[T], None]], None],
+    *,
+    name: str,
+    deadline: float,
+    stop: asyncio.Event,
+    threads: list[threading.Thread] | None = None,
+) -> T | None:
+    """Runs ``call(deliver)`` in a new daemon thread and returns what it delivers. None after ``deadline`` seconds or when ``stop`` is set.
+
+    ``call`` must deliver. A thread that is still alive when this returns is added to ``threads``.
+    """
+    loop = asyncio.get_running_loop()
+    delivered: Future[T] = Future()
+    delivered.set_running_or_notify_cancel()  # from here on a result that nobody waits for any more is dropped, not an error
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(call, delivered.set_result), name=name, daemon=True)
+    thread.start()
+    result = asyncio.wrap_future(delivered, loop=loop)
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({result, stopped}, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+        return result.result() if result.done() and not stop.is_set() else None
+    finally:
+        stopped.cancel()
+        result.cancel()
+        if thread.is_alive() and threads is not None:
+            threads.append(thread)
+
+
+# --------------------------------------------------------------------------- one process, many attempts
+
+
+class _AttemptOutput(io.TextIOBase):
+    """Stands in for sys.stdout or sys.stderr: what an attempt's context writes goes to its log, all else to the real stream."""
+
+    def __init__(self, real: TextIO) -> None:
+        self._real = real
+
+    def write(self, text: str, /) -> int:
+        log = _log.get()
+        if log is None:
+            return self._real.write(text)
+        log.write(text.encode("utf-8", "replace"))
+        return len(text)
+
+    def flush(self) -> None:
+        if _log.get() is None:
+            self._real.flush()
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return _log.get() is None and self._real.isatty()
+
+    def fileno(self) -> int:
+        return self._real.fileno()
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # a plain attribute of the base
+        return self._real.encoding
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class _Redirect:
+    """What has to be patched process-wide while thread isolation runs, entered once however many pools there are."""
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._lock = threading.Lock()
+        self._undo: list[Callable[[], None]] = []
+
+    def enter(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._undo = [_wrap_stream("stdout"), _wrap_stream("stderr"), _wrap_threads(), _wrap_executors()]
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                for undo in reversed(self._undo):
+                    undo()
+
+
+_redirect = _Redirect()
+
+
+def _wrap_stream(name: str) -> Callable[[], None]:
+    real = getattr(sys, name)
+    wrapper = _AttemptOutput(real)
+    setattr(sys, name, wrapper)
+
+    def undo() -> None:
+        if getattr(sys, name) is wrapper:  # else somebody put another stream over ours, and ours passes through
+            setattr(sys, name, real)
+
+    return undo
+
+
+def _wrap_threads() -> Callable[[], None]:
+    """A thread started by an agent inherits its context, hence its attempt."""
+    real = threading.Thread.start
+
+    @functools.wraps(real)
+    def start(self: threading.Thread) -> None:
+        if current_endpoint.get() is not None:
+            self.run = functools.partial(contextvars.copy_context().run, self.run)
+        real(self)
+
+    threading.Thread.start = start
+    return lambda: setattr(threading.Thread, "start", real)
+
+
+def _wrap_executors() -> Callable[[], None]:
+    """What is submitted to an executor belongs to whoever submitted it, not to whoever made the worker thread."""
+    real = ThreadPoolExecutor.submit
+
+    @functools.wraps(real)
+    def submit(self: ThreadPoolExecutor, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        return real(self, contextvars.copy_context().run, function, *args, **kwargs)
+
+    ThreadPoolExecutor.submit = submit
+    return lambda: setattr(ThreadPoolExecutor, "submit", real)

@@ -1,0 +1,324 @@
+"""Show: a run's records as tables for people and as JSON for programs. Reads the store, changes nothing, loads no torch.
+
+Pure functions from records to text, with two readers that gather the records; a single rollout's trace is in show_trace.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from agentlightning.ledger import Ledger, count_outcomes, outcome, total
+from agentlightning.metrics.intervals import mean_interval
+from agentlightning.metrics.state import counts, duration, number, score, short_path
+from agentlightning.result import Evaluation
+from agentlightning.store.base import Store
+from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
+
+STATUS_STYLE = {"finished": "green", "succeeded": "green", "running": "cyan", "stopped": "yellow", "failed": "red", "cancelled": "yellow"}
+_NO_SETTINGS: dict[str, Json] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run with what belongs to it. ``rollouts`` is empty where only the steps were asked for."""
+
+    record: RunRecord
+    steps: Sequence[StepRecord]
+    rollouts: Sequence[Rollout] = ()
+
+    @property
+    def validations(self) -> list[Evaluation]:
+        """One for each step that was validated, from the rollouts themselves. Validations in which nothing was scored are left out."""
+        by_step: dict[int, list[Rollout]] = {}
+        for rollout in self.rollouts:
+            if rollout.mode is Mode.VAL:
+                by_step.setdefault(rollout.step, []).append(rollout)
+        found = (_evaluation(step, rollouts) for step, rollouts in sorted(by_step.items()))
+        return [evaluation for evaluation in found if evaluation is not None]
+
+    def setting(self, *keys: str) -> Json:
+        """A value of the run's ``config.json``, None where there is none."""
+        at: Json = self.record.config
+        for key in keys:
+            at = cast("Mapping[str, Json]", at).get(key) if isinstance(at, Mapping) else None
+        return at
+
+
+def _evaluation(step: int, rollouts: Sequence[Rollout]) -> Evaluation | None:
+    scores = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    if not scores:
+        return None
+    low, high = mean_interval(scores)
+    failed = count_outcomes(rollout for rollout in rollouts if rollout.reward is None)
+    return Evaluation(step, sum(scores) / len(scores), low, high, len(scores), failed, 0.0, [rollout.id for rollout in rollouts])
+
+
+async def read_runs(store: Store) -> list[RunView]:
+    """Every run with its steps, newest first."""
+    return [RunView(record, await store.steps(record.id)) for record in await store.runs()]
+
+
+async def read_run(store: Store, record: RunRecord) -> RunView:
+    return RunView(record, await store.steps(record.id), await store.rollouts(record.id))
+
+
+# --------------------------------------------------------------------------- runs
+
+
+def runs_json(runs: Iterable[RunView]) -> list[dict[str, Json]]:
+    return [_run_line(run) for run in runs]
+
+
+def _run_line(run: RunView) -> dict[str, Json]:
+    record = run.record
+    rewards = [step.metrics["reward"] for step in run.steps if step.metrics.get("reward") is not None]
+    return {
+        "id": record.id,
+        "name": record.name,
+        "mode": run.setting("mode"),
+        "status": str(record.status),
+        "error": record.error,
+        "created_at": record.created_at,
+        "ended_at": record.ended_at,
+        "folder": record.folder,
+        "model": run.setting("config", "model", "path"),
+        "algorithm": run.setting("algorithm", "name"),
+        "steps": len(run.steps),
+        "first_reward": rewards[0] if rewards else None,
+        "last_reward": rewards[-1] if rewards else None,
+    }
+
+
+def render_runs(runs: Sequence[RunView], now: float | None = None) -> RenderableType:
+    """A table of runs, newest first."""
+    table = _table("run", "status", "mode", "started", ">took", ">steps", ">reward", "model")
+    for run in runs:
+        line = _run_line(run)
+        reward = "" if line["last_reward"] is None else f"{number(line['first_reward'])} to {number(line['last_reward'])}"
+        table.add_row(
+            run.record.id,
+            _status(line["status"]),
+            line["mode"] or "",
+            _when(run.record.created_at),
+            _took(run.record, now),
+            str(line["steps"]),
+            reward,
+            str(line["model"] or "").rstrip("/").rsplit("/", 1)[-1],
+        )
+    return table
+
+
+# --------------------------------------------------------------------------- one run
+
+
+def run_json(run: RunView) -> dict[str, Json]:
+    """Everything about a run but its rollouts' traces."""
+    return {
+        **_run_line(run),
+        "config": dict(run.record.config),
+        "ledger": _total(run).to_json(),
+        "rollouts": _outcomes(run),
+        "validations": [evaluation.to_json() for evaluation in run.validations],
+        "history": [
+            {
+                "step": step.step,
+                "policy_version": step.policy_version,
+                "metrics": dict(step.metrics),
+                "ledger": dict(step.ledger),
+                "checkpoint": step.checkpoint,
+                "rollout_ids": list(step.rollout_ids),
+                "ended_at": step.ended_at,
+            }
+            for step in run.steps
+        ],
+    }
+
+
+def render_run(run: RunView, now: float | None = None) -> RenderableType:
+    """A run's head, its steps, its rollouts by outcome and the sum of its ledgers."""
+    parts: list[RenderableType] = [_run_head(run, now)]
+    if run.steps:
+        parts += [Text(), _steps_table(run)]
+    parts += [Text(), _ledger_lines(run)]
+    if run.rollouts:
+        parts += [
+            Text(),
+            Text(f"one step's rollouts: agl show {run.record.id} --step N; one rollout: agl show {run.record.id} ROLLOUT", style="dim"),
+        ]
+    return Group(*parts)
+
+
+def _run_head(run: RunView, now: float | None) -> RenderableType:
+    record = run.record
+    git = cast("Mapping[str, Json]", run.setting("git") or _NO_SETTINGS)
+    revision = f"{str(git['revision'])[:12]}{' with changes' if git.get('dirty') else ''}" if git.get("revision") else ""
+    error = Text(record.error, style="red") if record.error else ""
+    rows: list[tuple[str, RenderableType]] = [
+        ("run", Text(record.id, style="bold")),
+        ("status", Text.assemble(_status(str(record.status)), f", began {_when(record.created_at)}, took {_took(record, now)}")),
+        ("error", error),
+        ("model", str(run.setting("config", "model", "path") or "")),
+        ("agent", str(run.setting("agent_file") or "")),
+        ("algorithm", str(run.setting("algorithm", "name") or "") if run.setting("mode") in (None, "train") else ""),
+        ("seed", str(run.setting("seed") or 0)),
+        ("code", revision),
+        ("folder", short_path(record.folder)),
+    ]
+    return _labelled(rows)
+
+
+def _steps_table(run: RunView) -> Table:
+    table = _table(
+        ">step", ">reward", "validation", ">scored", ">failed", ">sampled", ">trained", ">tok/s", ">took", ">parity", "checkpoint"
+    )
+    validations = {evaluation.step: evaluation for evaluation in run.validations}
+    if 0 in validations:
+        table.add_row("0", "", score(validations[0].to_json()), *[""] * 8)
+    for step in run.steps:
+        metrics, ledger = step.metrics, step.ledger
+        rollouts = cast("Mapping[str, int]", ledger.get("rollouts") or {})
+        lost = sum(rollouts.values()) - rollouts.get("succeeded", 0)
+        seconds = cast("Mapping[str, float]", ledger.get("seconds") or {})
+        table.add_row(
+            str(step.step),
+            number(metrics["reward"]) if metrics.get("reward") is not None else "",
+            score(validations[step.step].to_json()) if step.step in validations else "",
+            str(rollouts.get("succeeded", 0)),
+            Text(str(lost), style="yellow" if lost else "dim"),
+            f"{ledger.get('sampled', 0):,}",
+            f"{ledger.get('trained', 0):,}",
+            f"{metrics['tokens_per_s']:,.0f}" if metrics.get("tokens_per_s") else "",
+            duration(sum(seconds.values())),
+            f"{metrics['parity_max']:.1e}" if metrics.get("parity_max") is not None else "",
+            short_path(step.checkpoint) if step.checkpoint else "",
+        )
+    return table
+
+
+def _ledger_lines(run: RunView) -> RenderableType:
+    ledger = _total(run)
+    rows: list[tuple[str, RenderableType]] = [(f"{mode} rollouts", counts(outcomes)) for mode, outcomes in _outcomes(run).items()]
+    if run.steps:
+        rows += [
+            ("groups", counts(ledger.groups)),
+            ("calls", counts(ledger.calls)),
+            ("branches", counts(ledger.branches)),
+            ("tokens", f"{ledger.sampled:,} sampled = {ledger.trained:,} trained + {sum(ledger.masked.values()):,} masked"),
+            ("masked", counts(ledger.masked)),
+            ("staleness", f"at most {ledger.staleness_max} versions"),
+            ("parity", f"max |delta logprob| {ledger.parity_max:.1e}, k3 {ledger.parity_k3:.1e}"),
+            ("wall time", ", ".join(f"{phase} {duration(spent)}" for phase, spent in ledger.seconds.items())),
+        ]
+    return _labelled(rows)
+
+
+def _total(run: RunView) -> Ledger:
+    return total(Ledger.from_json(step.ledger) for step in run.steps)
+
+
+def _outcomes(run: RunView) -> dict[str, dict[str, int]]:
+    """Rollouts by mode and outcome; those that wait or run are counted as such."""
+    return {str(mode): found for mode in Mode if (found := count_outcomes(r for r in run.rollouts if r.mode is mode))}
+
+
+# --------------------------------------------------------------------------- one step's rollouts
+
+
+def rollouts_json(run: RunView, rollouts: Iterable[Rollout]) -> list[dict[str, Json]]:
+    return [rollout_line(run, rollout) for rollout in rollouts]
+
+
+def rollout_line(run: RunView, rollout: Rollout) -> dict[str, Json]:
+    """A rollout without its trace. ``advantage`` is the weight its tokens were trained with, None where they were not."""
+    failure = rollout.failure
+    return {
+        "id": rollout.id,
+        "mode": str(rollout.mode),
+        "step": rollout.step,
+        "group": rollout.group,
+        "index": rollout.index,
+        "status": str(rollout.status),
+        "reward": rollout.reward,
+        "advantage": advantage_of(run.steps, rollout),
+        "failure": None if failure is None else {"reason": str(failure.reason), "message": failure.message, "traceback": failure.traceback},
+        "task": rollout.task,
+        "seed": rollout.seed,
+        "created_at": rollout.created_at,
+        "started_at": rollout.started_at,
+        "ended_at": rollout.ended_at,
+    }
+
+
+def render_rollouts(run: RunView, rollouts: Iterable[Rollout]) -> RenderableType:
+    """A table of rollouts, in their order."""
+    table = _table("rollout", "outcome", ">reward", ">advantage", ">took", "failure")
+    for rollout in rollouts:
+        advantage = advantage_of(run.steps, rollout)
+        took = "" if rollout.ended_at is None or rollout.started_at is None else duration(rollout.ended_at - rollout.started_at)
+        table.add_row(
+            short_rollout(rollout),
+            Text(outcome(rollout), style=STATUS_STYLE.get(str(rollout.status), "")),
+            number(rollout.reward) if rollout.reward is not None else "",
+            f"{advantage:+.3f}" if advantage is not None else "",
+            took,
+            Text(rollout.failure.message if rollout.failure else "", overflow="ellipsis", no_wrap=True),
+        )
+    return table
+
+
+def advantage_of(steps: Iterable[StepRecord], rollout: Rollout) -> float | None:
+    """What the step recorded as the rollout's advantage."""
+    if rollout.mode is not Mode.TRAIN:
+        return None
+    step = next((step for step in steps if step.step == rollout.step), None)
+    return cast("Mapping[str, float]", step.metrics.get("advantages") or {}).get(rollout.id) if step is not None else None
+
+
+def short_rollout(rollout: Rollout) -> str:
+    """A rollout's id without its run's: ``train3-0-1``."""
+    return rollout.id.removeprefix(f"{rollout.run_id}-")
+
+
+# --------------------------------------------------------------------------- small parts
+
+
+def _table(*columns: str) -> Table:
+    """A plain table; a column that begins with ``>`` is numbers."""
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for column in columns:
+        if column.startswith(">"):
+            table.add_column(column[1:], justify="right", no_wrap=True)
+        else:
+            table.add_column(column, no_wrap=column in ("run", "rollout", "status"), overflow="fold")
+    return table
+
+
+def _labelled(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in rows:
+        if value != "":
+            grid.add_row(label, Text(value) if isinstance(value, str) else value)
+    return grid
+
+
+def _status(status: str) -> Text:
+    return Text(status, style=STATUS_STYLE.get(status, ""))
+
+
+def _when(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def _took(record: RunRecord, now: float | None) -> str:
+    if record.ended_at is not None:
+        return duration(record.ended_at - record.created_at)
+    return duration((time.time() if now is None else now) - record.created_at) if record.status is RunStatus.RUNNING else ""

@@ -1,0 +1,197 @@
+"""Rollouts and attempts: who may run what, and how each ends. Each function is one step of a write transaction that somebody else opened.
+
+Rows go in and records come out; values were checked before (rows.py). Safe across processes because the transaction holds the
+database's only write lock from its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import orjson
+from sqlalchemy import ColumnElement, Connection, Table, Text, column, func, insert, select, update
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+from agentlightning.errors import LeaseLost, StoreError
+from agentlightning.store.rows import Params, failure_params, to_attempt, to_rollout
+from agentlightning.store.runs import require_run
+from agentlightning.store.schema import attempts, rewards, rollouts
+from agentlightning.types import Attempt, Failure, Reason, Rollout, Status
+
+
+class EndedBy(StrEnum):
+    """What ended an attempt."""
+
+    FINISH = "finish"
+    RETRY = "retry"
+    EXPIRE = "expire"
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+
+
+def among(table: Table, ids: Sequence[str]) -> ColumnElement[bool]:
+    """Whether a row's id is one of ``ids``: one bound value however many there are."""
+    return table.c.id.in_(select(column("value", Text)).select_from(func.json_each(orjson.dumps(list(ids)).decode())))
+
+
+def enqueue(connection: Connection, rows: Sequence[Params]) -> list[Rollout]:
+    """Inserts those whose id is new; returns the stored ones, in the order given."""
+    if not rows:
+        return []
+    for run_id in {row["run_id"] for row in rows}:
+        require_run(connection, run_id)
+    connection.execute(upsert(rollouts).on_conflict_do_nothing(index_elements=["id"]), list(rows))
+    ids = [row["id"] for row in rows]
+    stored = {rollout.id: rollout for rollout in select_rollouts(connection, among(rollouts, ids))}
+    return [stored[id] for id in ids]
+
+
+def lease(connection: Connection, run_id: str, runner_id: str, limit: int, seconds: float, now: float) -> list[tuple[Rollout, Attempt]]:
+    """Starts an attempt of each of the first ``limit`` queued rollouts."""
+    queued = (
+        select(
+            rollouts.c.id,
+            func.coalesce(select(func.max(attempts.c.number)).where(attempts.c.rollout_id == rollouts.c.id).scalar_subquery(), 0),
+        )
+        .where(rollouts.c.run_id == run_id, rollouts.c.status == Status.QUEUED.value)
+        .order_by(rollouts.c.seq)
+        .limit(max(limit, 0))
+    )
+    started = [
+        Attempt(f"{rollout_id}.{tried + 1}", rollout_id, tried + 1, runner_id, Status.RUNNING, now + seconds, now)
+        for rollout_id, tried in connection.execute(queued)
+    ]
+    if not started:
+        return []
+    fields = ("id", "rollout_id", "number", "runner_id", "status", "lease_until", "started_at")
+    connection.execute(insert(attempts), [{name: getattr(attempt, name) for name in fields} for attempt in started])
+    leased: list[tuple[Rollout, Attempt]] = []
+    for attempt in started:
+        values = {"status": Status.RUNNING.value, "attempt_id": attempt.id, "started_at": func.coalesce(rollouts.c.started_at, now)}
+        leased.append((_set_rollout(connection, attempt.rollout_id, values), attempt))
+    return leased
+
+
+def renew(connection: Connection, attempt_id: str, lease_until: float) -> bool:
+    """Whether the attempt was still running, and now is until ``lease_until``."""
+    alive = update(attempts).where(attempts.c.id == attempt_id, attempts.c.status == Status.RUNNING.value)
+    return connection.execute(alive.values(lease_until=lease_until)).rowcount == 1
+
+
+def finish(connection: Connection, attempt_id: str, result: Params, reward_rows: Sequence[Params], now: float) -> Rollout:
+    """Ends the attempt and its rollout alike, and appends the rewards."""
+    ended = {name: value for name, value in result.items() if name != "reward"}
+    repeated = _end(connection, attempt_id, EndedBy.FINISH, ended, now)
+    if repeated is not None:
+        return repeated
+    rollout_id = _rollout_of(connection, attempt_id)
+    for row in reward_rows:
+        if (row["attempt_id"], row["rollout_id"]) != (attempt_id, rollout_id):
+            raise StoreError(f"a reward of attempt {row['attempt_id']} was reported with attempt {attempt_id} of rollout {rollout_id}")
+    if reward_rows:
+        connection.execute(insert(rewards), list(reward_rows))
+    return _set_rollout(connection, rollout_id, {"ended_at": now, **{name: value for name, value in result.items() if name != "output"}})
+
+
+def retry(connection: Connection, attempt_id: str, failure: Failure, now: float) -> Rollout:
+    """Ends the attempt as failed and queues its rollout again."""
+    repeated = _end(connection, attempt_id, EndedBy.RETRY, _failed(failure), now)
+    return repeated or _requeue(connection, _rollout_of(connection, attempt_id))
+
+
+def expire(connection: Connection, now: float, max_attempts: int) -> list[Attempt]:
+    """Ends the attempts whose lease has passed; their rollouts are queued again, or fail after ``max_attempts``."""
+    ended: list[str] = []
+    for attempt in select_attempts(connection, attempts.c.status == Status.RUNNING.value, attempts.c.lease_until < now):
+        failure = Failure(
+            Reason.LOST, f"runner {attempt.runner_id} gave no sign of life for {now - attempt.lease_until:.1f} s past its lease"
+        )
+        _end(connection, attempt.id, EndedBy.EXPIRE, _failed(failure), now)
+        if attempt.number < max_attempts:
+            _requeue(connection, attempt.rollout_id)
+        else:
+            _set_rollout(connection, attempt.rollout_id, {"ended_at": now, **_failed(failure)})
+        ended.append(attempt.id)
+    return select_attempts(connection, among(attempts, ended)) if ended else []
+
+
+def requeue_running(connection: Connection, run_id: str, now: float) -> list[str]:
+    """Ends every running attempt of the run as lost and queues its rollout again."""
+    failure = Failure(Reason.LOST, "the run was restarted while this attempt ran")
+    running = select_rollouts(connection, (rollouts.c.run_id == run_id) & (rollouts.c.status == Status.RUNNING.value))
+    for rollout in running:
+        _end(connection, str(rollout.attempt_id), EndedBy.REQUEUE, _failed(failure), now)
+        _requeue(connection, rollout.id)
+    return [rollout.id for rollout in running]
+
+
+def cancel(connection: Connection, rollout_ids: Sequence[str], message: str, now: float) -> list[str]:
+    """Cancels those that are queued or running, with their attempts."""
+    ended = {"status": Status.CANCELLED.value, **failure_params(Failure(Reason.CANCELLED, message))}
+    open_ = rollouts.c.status.in_([Status.QUEUED.value, Status.RUNNING.value])
+    changed = select_rollouts(connection, among(rollouts, rollout_ids) & open_)
+    for rollout in changed:
+        if rollout.status is Status.RUNNING:
+            _end(connection, str(rollout.attempt_id), EndedBy.CANCEL, ended, now)
+        _set_rollout(connection, rollout.id, {"ended_at": now, **ended})
+    return [rollout.id for rollout in changed]
+
+
+def select_rollouts(connection: Connection, *where: ColumnElement[bool]) -> list[Rollout]:
+    """The rollouts that meet every condition, in order of creation."""
+    return [to_rollout(row) for row in connection.execute(select(rollouts).where(*where).order_by(rollouts.c.seq)).mappings()]
+
+
+def select_attempts(connection: Connection, *where: ColumnElement[bool]) -> list[Attempt]:
+    """The attempts that meet every condition, in order of creation."""
+    return [to_attempt(row) for row in connection.execute(select(attempts).where(*where).order_by(attempts.c.seq)).mappings()]
+
+
+def select_final(connection: Connection, rollout_ids: Sequence[str]) -> tuple[list[Rollout], str | None]:
+    """Those of the rollouts that are final, and where there are none, an id that no rollout has."""
+    final = rollouts.c.status.in_([status.value for status in Status if status.final])
+    found = select_rollouts(connection, among(rollouts, rollout_ids), final)
+    if found:
+        return found, None
+    known = set(connection.execute(select(rollouts.c.id).where(among(rollouts, rollout_ids))).scalars())
+    return [], next((id for id in rollout_ids if id not in known), None)
+
+
+# --------------------------------------------------------------------------- the steps they share
+
+
+def _failed(failure: Failure) -> Params:
+    return {"status": Status.FAILED.value, **failure_params(failure)}
+
+
+def _end(connection: Connection, attempt_id: str, by: EndedBy, result: Params, now: float) -> Rollout | None:
+    """Ends a running attempt. An attempt that the same kind of report ended before stays as it is: then its rollout is returned.
+
+    Raises LeaseLost where something else ended it, StoreError where there is none.
+    """
+    running = update(attempts).where(attempts.c.id == attempt_id, attempts.c.status == Status.RUNNING.value)
+    values = {"ended_at": now, "ended_by": by.value, **result}
+    if connection.execute(running.values(values)).rowcount == 1:
+        return None
+    row = connection.execute(select(attempts).where(attempts.c.id == attempt_id)).mappings().one_or_none()
+    if row is None:
+        raise StoreError(f"there is no attempt {attempt_id}")
+    if row["ended_by"] != by.value:
+        why = f": {row['failure_message']}" if row["failure_message"] else ""
+        raise LeaseLost(f"attempt {attempt_id} no longer counts; it was ended by {row['ended_by']}{why}")
+    return select_rollouts(connection, rollouts.c.id == row["rollout_id"])[0]
+
+
+def _requeue(connection: Connection, rollout_id: str) -> Rollout:
+    return _set_rollout(connection, rollout_id, {"status": Status.QUEUED.value, "attempt_id": None})
+
+
+def _set_rollout(connection: Connection, rollout_id: str, values: Params) -> Rollout:
+    # Not RETURNING: SQLite then hands a whole-numbered REAL back as an integer.
+    connection.execute(update(rollouts).where(rollouts.c.id == rollout_id).values(values))
+    return select_rollouts(connection, rollouts.c.id == rollout_id)[0]
+
+
+def _rollout_of(connection: Connection, attempt_id: str) -> str:
+    return connection.execute(select(attempts.c.rollout_id).where(attempts.c.id == attempt_id)).scalar_one()

@@ -1,0 +1,178 @@
+"""The tables, once, as SQLAlchemy Core definitions. A new database is made from them; an older one reaches them by migrations/.
+
+``REVISION`` is the Alembic revision these tables are at: a change here comes with a new file in migrations/versions and a new value,
+and a test holds the two to the same schema. Columns carry the names of the records in types.py.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+REVISION = "0001"
+
+APPLICATION_ID = 0x41474C31
+"""SQLite's mark in the file header that says whose database it is: "AGL1"."""
+
+metadata = MetaData()
+
+
+def _failure() -> list[Column[str]]:
+    """The three columns of a types.Failure; ``failure_reason`` is NULL where there is none."""
+    return [Column("failure_reason", Text), Column("failure_message", Text), Column("failure_traceback", Text)]
+
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("folder", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("config", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("ended_at", Float),
+    Column("error", Text),
+)
+
+resources = Table(
+    "resources",
+    metadata,
+    Column("run_id", Text, ForeignKey("runs.id"), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("resources", Text, nullable=False),
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("run_id", Text, ForeignKey("runs.id"), primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("policy_version", Integer, nullable=False),
+    Column("rollout_ids", Text, nullable=False),
+    Column("metrics", Text, nullable=False),
+    Column("ledger", Text, nullable=False),
+    Column("checkpoint", Text),
+    Column("ended_at", Float, nullable=False),
+)
+
+rollouts = Table(
+    "rollouts",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
+    Column("task", Text, nullable=False),
+    Column("mode", Text, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("group", Text, nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("resources_version", Integer, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("attempt_id", Text),
+    Column("reward", Float),
+    *_failure(),
+    Column("created_at", Float, nullable=False),
+    Column("started_at", Float),
+    Column("ended_at", Float),
+    Index("rollouts_by_status", "run_id", "status", "seq"),
+    Index("rollouts_by_step", "run_id", "step", "seq"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("rollout_id", Text, ForeignKey("rollouts.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("runner_id", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("lease_until", Float, nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("ended_at", Float),
+    # What ended it (finish, retry, expire, requeue, cancel): a second finish is a repeat only where the first end was one.
+    Column("ended_by", Text),
+    *_failure(),
+    Column("output", Text),
+    UniqueConstraint("rollout_id", "number"),
+)
+
+# The rule that a rollout never has two running attempts is the database's own, whatever a program does.
+Index("attempts_running", attempts.c.rollout_id, unique=True, sqlite_where=text("status = 'running'"))
+
+calls = Table(
+    "calls",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("attempt_id", Text, ForeignKey("attempts.id"), nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("wire", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("branch", Text, nullable=False),
+    Column("prompt_node", Integer),
+    Column("samples", Text, nullable=False),
+    Column("asked", Text, nullable=False),
+    Column("used", Text),
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("reused_tokens", Integer, nullable=False),
+    Column("sampled_tokens", Integer, nullable=False),
+    Column("agent", Text),
+    Column("error", Text),
+    Column("received_at", Float, nullable=False),
+    Column("first_token_s", Float),
+    Column("total_s", Float),
+    UniqueConstraint("attempt_id", "index"),
+)
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("attempt_id", Text, ForeignKey("attempts.id"), primary_key=True),
+    Column("id", Integer, primary_key=True),
+    Column("parent", Integer),
+    Column("sampled", Boolean, nullable=False),
+    Column("call_index", Integer, nullable=False),
+    Column("version", Integer),
+    # Little-endian int32 or float32, one entry per token; kept_ids and kept_offsets are ragged as in types.Kept.
+    Column("token_ids", LargeBinary, nullable=False),
+    Column("logprobs", LargeBinary),
+    Column("log_kept", LargeBinary),
+    Column("kept_ids", LargeBinary),
+    Column("kept_offsets", LargeBinary),
+    ForeignKeyConstraint(["attempt_id", "parent"], ["nodes.attempt_id", "nodes.id"]),
+)
+
+rewards = Table(
+    "rewards",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("rollout_id", Text, ForeignKey("rollouts.id"), nullable=False, index=True),
+    Column("attempt_id", Text, ForeignKey("attempts.id"), nullable=False),
+    Column("value", Float, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("call_id", Text),
+    Column("agent", Text),
+    Column("reason", Text),
+    Column("created_at", Float, nullable=False),
+)

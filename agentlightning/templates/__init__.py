@@ -1,0 +1,45 @@
+"""Templates: messages to tokens and sampled tokens to messages. `base.Template` is the contract, `load_template` makes one.
+
+Nothing here imports torch, an engine or a wire, and nothing is stored: all that a template remembers was found when it was loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from agentlightning.templates.base import ParsedDelta, Rendering, SampledTurn, StreamParser, Template
+from agentlightning.types import Json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["ParsedDelta", "Rendering", "SampledTurn", "StreamParser", "Template", "describe", "load_template"]
+
+
+def load_template(tokenizer: PreTrainedTokenizerBase, *, tool_format: str | None = None, stop_token_ids: Sequence[int] = ()) -> Template:
+    """A Template over a Hugging Face fast tokenizer with a chat template, which is probed once, here.
+
+    ``tool_format``: `hermes`, `llama3_json` or `text`; None takes what the template writes. ``stop_token_ids`` are added to the end-of-turn ids
+    that the tokenizer and the template name. Raises ConfigError for an unknown format, ModelError for a tokenizer that cannot be used.
+    """
+    from agentlightning.templates.chat import ChatTemplate
+
+    return ChatTemplate(tokenizer, tool_format=tool_format, stop_token_ids=stop_token_ids)
+
+
+def describe(template: Template) -> dict[str, Json]:
+    """For people: the tool format, how it was chosen, and what the probe found. A template that was not probed says only its format and stops."""
+    from agentlightning.templates.chat import ChatTemplate
+
+    known: dict[str, Json] = {"tool_format": template.tool_format, "stop_token_ids": list(template.stop_token_ids)}
+    if isinstance(template, ChatTemplate):
+        known |= {
+            "chosen_by": template.chosen_by,
+            "native_tools": template.native_tools,
+            "fallback": template.fallback,
+            "stop_tokens": [template.decode([token]) for token in template.stop_token_ids],
+            "probe": asdict(template.probe),
+        }
+    return known

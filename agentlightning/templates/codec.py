@@ -1,0 +1,169 @@
+"""Codec: text to token ids and back for one tokenizer, one piece of a prompt at a time. Knows nothing of messages.
+
+A piece that follows other tokens is encoded as it would be inside the whole prompt. Only text that is not escaped can become a control token
+(`guard`), whatever the tokenizer's normaliser or vocabulary would make of the rest. No BOS is added: the chat template writes the one it wants.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Mapping, Sequence
+
+from tokenizers import AddedToken, Tokenizer
+
+from agentlightning.errors import TemplateError
+from agentlightning.templates.guard import ESCAPE, MARK, QUOTE, Guard, unescape
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_BEFORE = MARK + MARK
+"""The stand-in for the token before a piece, in the tokenizer that knows no control tokens."""
+
+
+class Codec:
+    """Encodes and decodes. ``control`` maps the control tokens' texts to their ids, ``separator`` is the one that a piece is likely to follow."""
+
+    def __init__(self, core: Tokenizer, control: Mapping[str, int], guard: Guard, *, separator: str | None, unknown: str | None) -> None:
+        if core.truncation or core.padding:  # pyright: ignore[reportUnknownMemberType]
+            core = Tokenizer.from_str(core.to_str())
+            core.no_truncation()
+            core.no_padding()
+        self._core = core
+        self._guard = guard
+        self._control = control
+        self._separator = separator if separator in control else next(iter(control), None)
+        # A tokenizer's unknown token is special and comes from ordinary text, so it proves nothing.
+        self._counted = frozenset(i for text, i in control.items() if text != unknown)
+        self._unknown = unknown
+        self._added = {token.content: token for token in core.get_added_tokens_decoder().values()}
+        self._ordinary = _without(core, control)
+        self._refused = self._counted | set(self._ordinary.encode(_BEFORE, add_special_tokens=False).ids)
+        self.byte_ids = frozenset(i for b in range(256) if (i := core.token_to_id(f"<0x{b:02X}>")) is not None)
+        """Tokens that are one byte of a character (byte fallback)."""
+        self._before: list[int] = []
+        probe = core.encode(" a a", add_special_tokens=False).ids
+        if self._separator is not None and self._decode(probe) != self._after_separator(probe):
+            self._before = [control[self._separator]]
+        self._before_text = self._decode(self._before)
+
+    # ----------------------------------------------------------------- encoding
+    def encode(self, text: str, *, start: bool) -> array[int]:
+        """The ids of a rendered text, its escapes taken out. Raises TemplateError where the tokenizer cannot write a text without a control token."""
+        if not text:
+            return array("i")
+        try:
+            return self._encode(text, start)
+        except UnicodeEncodeError:
+            return self._encode(_SURROGATE.sub("\ufffd", text), start)
+
+    def _encode(self, text: str, start: bool) -> array[int]:
+        if ESCAPE not in text:
+            ids = self._whole(text, start)
+            written = sum(found[0] != self._unknown for found in self._guard.pattern.finditer(text))
+            if written == sum(token in self._counted for token in ids):
+                return array("i", ids)
+        return self._piecewise(text, start)
+
+    def _whole(self, text: str, start: bool) -> list[int]:
+        if start or self._separator is None or self._guard.pattern.match(text):
+            return self._core.encode(text, add_special_tokens=False).ids
+        # Behind a control token, as in the whole prompt: it may add a space or take one away.
+        return self._core.encode(self._separator + text, add_special_tokens=False).ids[1:]
+
+    def _piecewise(self, text: str, start: bool) -> array[int]:
+        ids = array("i")
+        position = 0
+        before: str | None = None
+        for found in [*self._guard.pattern.finditer(text), None]:
+            piece = text[position : found.start() if found else len(text)]
+            if before is not None and self._added[before].rstrip:
+                piece = piece.lstrip()
+            if found and self._added[found[0]].lstrip:
+                piece = piece.rstrip()
+            ids.extend(self._text(piece, start and before is None))
+            if found:
+                before = found[0]
+                position = found.end()
+                ids.append(self._control[before])
+        return ids
+
+    def _text(self, piece: str, start: bool) -> list[int]:
+        """The ids of a text without control tokens, in as few parts as keep them out."""
+        if not piece:
+            return []
+        ids: list[int] = []
+        for parts in ([unescape(piece)], _parts(piece), list(unescape(piece))):
+            ids = self._plain(parts[0], start)
+            for part in parts[1:]:
+                ids += self._plain(part, False)
+            if self._refused.isdisjoint(ids):
+                return ids
+        text = next((text for text, token in self._control.items() if token in ids), piece)
+        raise TemplateError(f"a message holds {text!r}, which this tokenizer cannot write as ordinary text")
+
+    def _plain(self, text: str, start: bool) -> list[int]:
+        if start:
+            return self._ordinary.encode(text, add_special_tokens=False).ids
+        return self._ordinary.encode(_BEFORE + text, add_special_tokens=False).ids[1:]
+
+    # ----------------------------------------------------------------- decoding
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of ids as it reads behind other tokens; an incomplete character is U+FFFD, an id without a text is nothing."""
+        return self._decode([*self._before, *token_ids])[len(self._before_text) :]
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._core.decode(token_ids, skip_special_tokens=False)
+
+    def _after_separator(self, token_ids: list[int]) -> str:
+        assert self._separator is not None
+        before = [self._control[self._separator]]
+        return self._decode(before + token_ids)[len(self._decode(before)) :]
+
+
+def control_tokens(core: Tokenizer, template: str) -> dict[str, int]:
+    """The texts that only the template may write as tokens: special ones, other added ones that it mentions, and all named like ``<|x|>``.
+
+    Added tokens that are ordinary text to the model (runs of spaces, HTML tags) are not among them.
+    """
+    return {
+        token.content: i
+        for i, token in core.get_added_tokens_decoder().items()
+        if len(token.content) > 1
+        and not token.content.isspace()
+        and (token.special or token.content in template or _NAMED.fullmatch(token.content))
+    }
+
+
+_NAMED = re.compile(r"<[|｜].*[|｜]>")
+
+
+def _parts(piece: str) -> list[str]:
+    """The text cut where an escape breaks a control token, so that none of its text stays together."""
+    parts = [""]
+    for found in _PIECES.finditer(piece):
+        if found[0] == ESCAPE:
+            parts.append("")
+        else:
+            parts[-1] += unescape(found[0])
+    return [part for part in parts if part] or [""]
+
+
+_PIECES = re.compile(f"{ESCAPE}[{ESCAPE}{QUOTE}]|[^{ESCAPE}]+|{ESCAPE}")
+
+
+def _without(core: Tokenizer, control: Mapping[str, int]) -> Tokenizer:
+    """The same tokenizer (its model is shared, not copied) that knows no control tokens but ``_BEFORE``."""
+    ordinary = Tokenizer(core.model)
+    if core.normalizer is not None:
+        ordinary.normalizer = core.normalizer
+    if core.pre_tokenizer is not None:
+        ordinary.pre_tokenizer = core.pre_tokenizer
+    # Other added tokens stay, where the model knows them by the same id.
+    kept = [
+        token
+        for i, token in sorted(core.get_added_tokens_decoder().items())
+        if token.content not in control and core.model.token_to_id(token.content) == i
+    ]
+    ordinary.add_tokens(kept)  # pyright: ignore[reportUnknownMemberType]
+    ordinary.add_special_tokens([AddedToken(_BEFORE, special=True, normalized=False)])  # pyright: ignore[reportUnknownMemberType]
+    return ordinary

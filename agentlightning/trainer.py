@@ -1,0 +1,307 @@
+"""Trainer: the front door. Hands an agent, tasks and an algorithm to a Run and returns what came of it.
+
+Everything that cannot work is refused here, by name, before a model is loaded. The story of a step is in algorithms/policy_gradient.py; what a run owns, and the
+order in which it is opened and closed, is in run.py and opening.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from agentlightning.agent import AgentSpec, as_agent
+from agentlightning.algorithms import Algorithm
+from agentlightning.config import Resolved, RunConfig, resolve
+from agentlightning.errors import ConfigError
+from agentlightning.ledger import Ledger, total
+from agentlightning.opening import Plan, open_run
+from agentlightning.result import Evaluation, FitResult
+from agentlightning.run import Run, StopRequested
+from agentlightning.tasks import check_tasks
+from agentlightning.types import Json, Mode, RunStatus
+
+if TYPE_CHECKING:
+    from agentlightning.dev import DevReport
+    from agentlightning.metrics import Progress
+
+T = TypeVar("T")
+
+_NO_PART_YET = {
+    "tracer": "calls are recorded by the endpoint; leave it out",
+    "adapter": "tokens come from the record, not from spans; leave it out",
+    "store": "set store={'url': 'sqlite:///...'} instead of handing over an object",
+    "strategy": "only strategy='sm', one process, is here",
+    "hooks": "leave it out",
+    "daemon": "leave it out",
+    "triplet_exporter": "read the record with `agl show RUN ROLLOUT --json`",
+    "dev": "call trainer.dev(agent, tasks)",
+}
+
+
+class Trainer:
+    """Trains an agent that runs unchanged.
+
+    ``algorithm`` is an instance such as ``GRPO(group_size=8)`` (default: what the config file says, else GRPO). ``model`` is a Hugging Face folder or hub id.
+    ``config`` is a RunConfig, a mapping, or the path of a TOML file; further keywords set single settings over it, by section:
+    ``Trainer(model=..., steps=20, learner={"lr": 1e-5}, sampling={"max_tokens": 64})``. ``n_runners`` (or ``n_workers``) attempts run at once.
+    ``grader(task, output, attempt)`` scores attempts whose agent returns no number. ``max_tasks`` (or ``max_rollouts``) uses only the first tasks.
+    ``progress`` False prints nothing; a Progress object is told instead of the terminal.
+
+    Raises ConfigError for anything that cannot work: an unknown or unsupported argument, a setting out of range, a combination nothing can be
+    learned from. Nothing is started before ``fit``.
+    """
+
+    def __init__(
+        self,
+        *,
+        algorithm: Algorithm | None = None,
+        model: str | Path | None = None,
+        config: RunConfig | Mapping[str, Json] | str | Path | Resolved | None = None,
+        n_runners: int | None = None,
+        n_workers: int | None = None,
+        train_dataset: Sequence[Json] | None = None,
+        val_dataset: Sequence[Json] | None = None,
+        num_epochs: int | None = None,
+        max_tasks: int | None = None,
+        max_rollouts: int | None = None,
+        port: int | None = None,
+        output_dir: str | Path | None = None,
+        resources: Mapping[str, Json] | None = None,
+        initial_resources: Mapping[str, Json] | None = None,
+        grader: Callable[..., Any] | None = None,
+        progress: Progress | bool = True,
+        **settings: Any,
+    ) -> None:
+        if settings.get("strategy") == "sm":
+            del settings["strategy"]
+        for name in [name for name in settings if name in _NO_PART_YET]:
+            if settings.pop(name):
+                raise ConfigError(f"Trainer({name}=...) has no part behind it in this version: {_NO_PART_YET[name]}")
+        if algorithm is not None and not isinstance(algorithm, Algorithm):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are not type-checked
+            raise ConfigError(f"Trainer(algorithm={algorithm!r}): expected an algorithm such as GRPO(group_size=8)")
+        flags = dict(settings)
+        _put(flags, "model", "path", None if model is None else str(model))
+        _put(flags, "runner", "n_runners", _one_of("n_runners", n_runners, "n_workers", n_workers))
+        _put(flags, "gateway", "port", port)
+        _put(flags, None, "epochs", num_epochs)
+        _put(flags, None, "output_dir", None if output_dir is None else str(output_dir))
+        self.resolved: Resolved = _resolve(config, flags, algorithm)
+        self.config: RunConfig = self.resolved.config
+        self.algorithm: Algorithm = cast(Algorithm, self.resolved.algorithm)
+        self.grader = grader
+        self.train_dataset = train_dataset
+        self.val_dataset = val_dataset
+        self.max_tasks = _one_of("max_tasks", max_tasks, "max_rollouts", max_rollouts)
+        self.resources = _one_of("resources", resources, "initial_resources", initial_resources) or {}
+        self.progress = progress
+
+    # ------------------------------------------------------------------ what a user calls
+
+    def fit(
+        self,
+        agent: Any,
+        train_dataset: Sequence[Json] | str | None = None,
+        val_dataset: Sequence[Json] | None = None,
+        *,
+        val_data: Sequence[Json] | None = None,
+        resume: bool | str = False,
+    ) -> FitResult:
+        """Trains ``agent`` on ``train_dataset`` and returns the result.
+
+        ``agent`` is a function, a ``LitAgent``, or ``"FILE.py:name"``. Tasks are JSON values. ``val_dataset`` (or ``val_data``) is scored before and after.
+        ``resume`` True goes on with the latest unfinished run of the same name in the same output folder, or with the run of the given id. Ctrl-C once saves a checkpoint and
+        returns; a second time stops at once.
+
+        Raises ConfigError, TaskError or ModelError before anything starts, RunFailed when the run cannot go on (its last checkpoint is whole), StoreError
+        when the record cannot be written.
+        """
+        return _run_sync(self._fit(agent, train_dataset, _one_of("val_dataset", val_dataset, "val_data", val_data), resume))
+
+    async def train(self, agent: Any, *, resume: bool | str = False) -> FitResult:
+        """``fit`` as a coroutine, on the data sets the constructor got."""
+        return await self._fit(agent, None, None, resume)
+
+    def evaluate(self, agent: Any, tasks: Sequence[Json] | None = None) -> Evaluation:
+        """Scores ``agent`` with the model as it is, with the evaluation settings, on ``tasks`` (default: the validation data set)."""
+        return _run_sync(self._evaluate(agent, tasks))
+
+    def validate(self, agent: Any, tasks: Sequence[Json] | None = None) -> Evaluation:
+        """The same as ``evaluate``."""
+        return self.evaluate(agent, tasks)
+
+    def dev(self, agent: Any, tasks: Sequence[Json] | None = None, n: int = 3) -> DevReport:
+        """Runs ``n`` rollouts without training, prints what was called, recorded and scored, and everything that would keep this agent from being trained."""
+        return _run_sync(self._dev(agent, tasks, n))
+
+    # ------------------------------------------------------------------ how it goes
+
+    async def _fit(
+        self, agent: Any, train_dataset: Sequence[Json] | str | None, val_dataset: Sequence[Json] | None, resume: bool | str
+    ) -> FitResult:
+        plan = self._plan(agent, train_dataset, val_dataset, resume=resume)
+        async with open_run(plan) as run, _stop_on_ctrl_c(run):
+            status, stopped_by = RunStatus.FINISHED, None
+            try:
+                await self.algorithm.fit(run)
+            except StopRequested as stop:
+                status, stopped_by = RunStatus.STOPPED, str(stop)
+                await run.save_checkpoint()
+            result = await _result(run, status, stopped_by)
+            await run.end(status)
+            result.save()
+            result.plot()
+            run.progress.finished(result.to_json())
+            return result
+
+    async def _evaluate(self, agent: Any, tasks: Sequence[Json] | None) -> Evaluation:
+        plan = self._plan(agent, [], tasks if tasks is not None else self.val_dataset, mode=Mode.VAL)
+        async with open_run(plan) as run, _stop_on_ctrl_c(run):
+            run.progress.run_started(run.record, 0)
+            evaluation = await run.validate(0)
+            assert evaluation is not None
+            await run.end(RunStatus.FINISHED)
+            return evaluation
+
+    async def _dev(self, agent: Any, tasks: Sequence[Json] | None, n: int) -> DevReport:
+        from agentlightning.dev import dev_report
+
+        plan = self._plan(agent, tasks, [], mode=Mode.DEV)
+        async with open_run(plan) as run, _stop_on_ctrl_c(run):
+            groups = await run.sample(Mode.DEV, 0, run.take_tasks(n), 1)
+            await run.end(RunStatus.FINISHED)
+            return dev_report(run.reports, [trace for group in groups for trace in group.traces], plan.agent, run.config)
+
+    def _plan(
+        self,
+        agent: Any,
+        train: Sequence[Json] | str | None,
+        val: Sequence[Json] | None,
+        *,
+        mode: Mode = Mode.TRAIN,
+        resume: bool | str = False,
+    ) -> Plan:
+        """Everything checked that can be checked before a model is loaded."""
+        if isinstance(train, str):
+            raise ConfigError(f"fit(agent, {train!r}): joining a running server as workers has no part behind it in this version; pass the tasks")
+        if not self.config.model.path:
+            raise ConfigError("no model: pass model=, a Hugging Face folder or hub id")
+        if mode is Mode.TRAIN:
+            self.algorithm.check(self.config)
+        spec: AgentSpec = as_agent(agent)
+        train = self.train_dataset if train is None else train
+        if mode is not Mode.VAL:
+            train = check_tasks(train, "train_dataset")[: self.max_tasks]
+        val = self.val_dataset if val is None else val
+        if mode is Mode.VAL or (val is not None and len(val)):
+            val = check_tasks(val, "val_dataset")
+        return Plan(
+            mode=mode,
+            agent=spec,
+            config=self.config,
+            resolved=self.resolved,
+            train=train or [],
+            val=val or [],
+            grader=self.grader,
+            resources=self.resources,
+            resume=resume,
+            progress=self.progress,
+        )
+
+
+def _run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine from plain code, also where an event loop is already running (a notebook): then in a thread of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(asyncio.run(coroutine))
+        except BaseException as error:  # noqa: BLE001  # handed to the caller's thread below
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="agentlightning-fit")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+@asynccontextmanager
+async def _stop_on_ctrl_c(run: Run) -> AsyncIterator[None]:
+    """The first Ctrl-C (or SIGTERM) asks the run to save and end; the next one does what it always does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def stop(name: str) -> None:
+        for number in signals:
+            loop.remove_signal_handler(number)
+        run.progress.message(f"{name}: saving a checkpoint and ending; once more to stop at once")
+        run.request_stop("interrupted")
+
+    for number in signals:
+        with suppress(NotImplementedError):  # Windows: Ctrl-C raises KeyboardInterrupt there
+            loop.add_signal_handler(number, stop, number.name)
+    try:
+        yield
+    finally:
+        for number in signals:
+            with suppress(NotImplementedError):
+                loop.remove_signal_handler(number)
+
+
+async def _result(run: Run, status: RunStatus, stopped_by: str | None) -> FitResult:
+    steps = await run.store.steps(run.record.id)
+    return FitResult(
+        run_id=run.record.id,
+        folder=run.folder,
+        status=status,
+        history=[{key: value for key, value in step.metrics.items() if key != "advantages"} for step in steps],
+        validations=tuple(run.evaluations),
+        checkpoint=run.checkpoint,
+        best_checkpoint=run.best_checkpoint,
+        ledger=total(Ledger.from_json(step.ledger) for step in steps),
+        seconds=dict(run.seconds),
+        stopped_by=stopped_by,
+    )
+
+
+def _resolve(
+    config: RunConfig | Mapping[str, Json] | str | Path | Resolved | None, arguments: Mapping[str, Json], algorithm: Algorithm | None
+) -> Resolved:
+    """The settings a Trainer was given, by whatever way, over those of the environment and a file."""
+    if isinstance(config, str | Path):
+        return resolve(Path(config), env=os.environ, arguments=arguments, algorithm=algorithm)
+    if isinstance(config, RunConfig | Resolved):
+        return resolve(env=os.environ, defaults=config, arguments=arguments, algorithm=algorithm)
+    both = {key: {**value, **arguments[key]} if key in arguments and isinstance(value, Mapping) else value for key, value in (config or {}).items()}
+    return resolve(env=os.environ, arguments={**arguments, **both}, algorithm=algorithm)
+
+
+def _put(flags: dict[str, Json], section: str | None, key: str, value: Json) -> None:
+    if value is None:
+        return
+    place = flags if section is None else flags.setdefault(section, {})
+    if not isinstance(place, dict):
+        raise ConfigError(f"Trainer({section}={place!r}): expected a mapping of settings")
+    place[key] = value
+
+
+def _one_of(name: str, value: T | None, other_name: str, other: T | None) -> T | None:
+    """Two spellings of one argument."""
+    if value is not None and other is not None:
+        raise ConfigError(f"{name} and {other_name} are the same setting: pass one of them")
+    return value if value is not None else other

@@ -1,0 +1,145 @@
+"""Agents for the learning task, as a user would write them: plain code with the official client. Failing ones for the bad-input table.
+
+This file is also run from outside the tests (``agl train tests/e2e/letters_agent.py:agent``), so it imports nothing of theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from openai import OpenAI
+
+_CLIENT = OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0)
+
+
+def ask(llm: Any, text: str, **options: Any) -> str:
+    client = _CLIENT.with_options(base_url=llm.endpoint)
+    options.setdefault("max_tokens", 2)
+    reply = client.chat.completions.create(model=llm.model, messages=[{"role": "user", "content": text}], **options)
+    return reply.choices[0].message.content or ""
+
+
+def agent(task: dict[str, str], llm: Any) -> float:
+    """Answers with a letter; right when it is the one in the task."""
+    return float(ask(llm, task["letter"]).startswith(task["letter"]))
+
+
+async def async_agent(task: dict[str, str], llm: Any) -> float:
+    """The same in a coroutine that blocks, as careless agents do."""
+    return agent(task, llm)
+
+
+def slow_agent(task: dict[str, str], llm: Any) -> float:
+    """Long enough to be killed in the middle."""
+    reward = agent(task, llm)
+    time.sleep(0.05)
+    return reward
+
+
+def from_environment(task: dict[str, str]) -> float:
+    """Knows nothing of any llm: the base URL comes from OPENAI_BASE_URL."""
+    client = OpenAI(max_retries=0)
+    reply = client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": task["letter"]}], max_tokens=2)
+    return float((reply.choices[0].message.content or "").startswith(task["letter"]))
+
+
+def two_turns(task: dict[str, str], llm: Any) -> float:
+    client = _CLIENT.with_options(base_url=llm.endpoint)
+    messages: list[Any] = [{"role": "user", "content": task["letter"]}]
+    right = 0.0
+    for _ in range(2):
+        message = client.chat.completions.create(model=llm.model, messages=messages, max_tokens=2).choices[0].message
+        right += 0.5 * (message.content or "").startswith(task["letter"])
+        messages += [message, {"role": "user", "content": task["letter"]}]
+    return right
+
+
+# --------------------------------------------------------------------------- agents that fail
+
+
+def raises(task: dict[str, str], llm: Any) -> float:
+    ask(llm, task["letter"])
+    raise ValueError("the database is on fire")
+
+
+def raises_sometimes(task: dict[str, str], llm: Any) -> float:
+    reward = agent(task, llm)
+    if task["letter"] in "abcd":
+        raise ValueError("not these letters")
+    return reward
+
+
+def exits(task: dict[str, str], llm: Any) -> float:
+    ask(llm, task["letter"])
+    sys.exit(3)
+
+
+def hangs(task: dict[str, str], llm: Any) -> float:
+    ask(llm, task["letter"])
+    time.sleep(3600)
+    return 1.0
+
+
+def never_calls(task: dict[str, str], llm: Any) -> float:
+    return 1.0
+
+
+def returns_nothing(task: dict[str, str], llm: Any) -> None:
+    ask(llm, task["letter"])
+
+
+def returns_nan(task: dict[str, str], llm: Any) -> float:
+    ask(llm, task["letter"])
+    return float("nan")
+
+
+def returns_infinity(task: dict[str, str], llm: Any) -> float:
+    ask(llm, task["letter"])
+    return float("inf")
+
+
+def returns_text(task: dict[str, str], llm: Any) -> str:
+    ask(llm, task["letter"])
+    return "1.0"
+
+
+def prints_much(task: dict[str, str], llm: Any) -> float:
+    reward = agent(task, llm)
+    for _ in range(1000):
+        print("x" * 10_000)
+    return reward
+
+
+def leaves_threads(task: dict[str, str], llm: Any) -> float:
+    threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+    return agent(task, llm)
+
+
+def hundred_calls(task: dict[str, str], llm: Any) -> float:
+    answers: list[str] = []
+    threads = [threading.Thread(target=lambda: answers.append(ask(llm, task["letter"]))) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len(answers) / 100
+
+
+def prompt_too_long(task: dict[str, str], llm: Any) -> float:
+    return float(ask(llm, task["letter"] * 5000) == task["letter"])
+
+
+def takes_nothing() -> float:
+    return 1.0
+
+
+def takes_unknown(task: dict[str, str], model_server: Any) -> float:
+    return 1.0
+
+
+not_callable = {"agent": 1}
+PID = os.getpid()

@@ -1,0 +1,157 @@
+"""Runs that are killed, interrupted or out of disk, and what is left of them. Real processes, real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from agentlightning import GRPO, Trainer
+from agentlightning.errors import AgentLightningError, ConfigError
+from agentlightning.types import RunStatus, Status
+from tests.e2e import letters_agent
+from tests.e2e.test_training import _open
+from tests.tiny import letter_tasks
+
+PROGRAM = Path(__file__).with_name("train_letters.py")
+STEPS = 5
+
+
+def start(out: Path, letters: Path, *extra: str, steps: int = STEPS) -> subprocess.Popen[str]:
+    command = [sys.executable, str(PROGRAM), str(out), str(letters), str(steps), *extra]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROGRAM.parents[2])}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def end(process: subprocess.Popen[str], *, within: float = 120) -> dict[str, Any]:
+    out, err = process.communicate(timeout=within)
+    assert process.returncode == 0, err[-3000:]
+    return json.loads(out.splitlines()[-1])
+
+
+def lines_written(out: Path) -> int:
+    return sum(len(path.read_text().splitlines()) for path in out.glob("*/metrics.jsonl"))
+
+
+def wait_for_lines(out: Path, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 90
+    while lines_written(out) < count:
+        assert process.poll() is None, process.communicate()[1][-3000:]
+        assert time.monotonic() < deadline, "no step within 90 s"
+        time.sleep(0.01)
+
+
+def weights(checkpoint: str) -> str:
+    tensors = load_file(Path(checkpoint) / "model.safetensors")
+    return hashlib.sha256(b"".join(name.encode() + tensors[name].numpy().tobytes() for name in sorted(tensors))).hexdigest()
+
+
+async def counted(out: Path) -> tuple[Any, Counter[int], Counter[str], list[Any]]:
+    store = await _open(out)
+    try:
+        run = (await store.runs())[0]
+        rollouts = await store.rollouts(run.id)
+        rewards = Counter({r.id: len([w for w in await store.rewards(r.id) if w.source == "return"]) for r in rollouts})
+        assert all(r.status is Status.SUCCEEDED for r in rollouts)
+        return run, Counter(r.step for r in rollouts), rewards, await store.steps(run.id)
+    finally:
+        await store.close()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(letters: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = tmp_path_factory.mktemp("uninterrupted")
+    return weights(end(start(out, letters, "deterministic=true"))["checkpoint"])
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(letters: Path, tmp_path: Path, uninterrupted: str, seed: int):
+    """Invariant 6 and ruling 6, in deterministic mode."""
+    rng = random.Random(seed)
+    process = start(tmp_path, letters, "deterministic=true")
+    wait_for_lines(tmp_path, rng.randint(0, STEPS - 2), process)
+    time.sleep(rng.random() * 0.5)
+    process.kill()
+    process.communicate()
+    process = start(tmp_path, letters, "--resume", "deterministic=true")
+    time.sleep(2.0 + rng.random())
+    if process.poll() is None:  # a second death, while it catches up
+        process.kill()
+        process.communicate()
+        process = start(tmp_path, letters, "--resume", "deterministic=true")
+    if process.wait(timeout=120) == 2 and "nothing to resume" in (process.stderr.read() if process.stderr else ""):
+        pytest.fail("the run was lost")
+    store_run, per_step, rewards, steps = asyncio.run(counted(tmp_path))
+    assert store_run.status is RunStatus.FINISHED
+    assert per_step == Counter({step: 32 for step in range(1, STEPS + 1)}), "no rollout is counted twice"
+    assert set(rewards.values()) == {1}, "one accepted final reward per rollout"
+    assert [step.step for step in steps] == list(range(1, STEPS + 1))
+    assert lines_written(tmp_path) == STEPS
+    checkpoint = json.loads(next(tmp_path.glob("*/result.json")).read_text())["checkpoint"]
+    assert weights(checkpoint) == uninterrupted
+
+
+def test_ctrl_c_once_saves_and_ends_with_the_summary_and_the_run_can_go_on(letters: Path, tmp_path: Path):
+    process = start(tmp_path, letters, "--agent", "slow_agent", steps=200)
+    wait_for_lines(tmp_path, 2, process)
+    process.send_signal(signal.SIGINT)
+    result = end(process, within=60)
+    assert result["status"] == "stopped" and Path(result["checkpoint"], "model.safetensors").exists()
+    done = result["steps"]
+    assert 2 <= done < 200
+    resumed = end(start(tmp_path, letters, "--resume", "--agent", "slow_agent", steps=done + 2))
+    assert resumed["status"] == "finished" and resumed["steps"] == done + 2
+
+
+def test_a_resume_with_other_settings_is_refused_by_name(letters: Path, tmp_path: Path):
+    process = start(tmp_path, letters)
+    wait_for_lines(tmp_path, 1, process)
+    process.kill()
+    process.communicate()
+    process = start(tmp_path, letters, "--resume", 'seed=5')
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0 and "seed: 0 then, 5 now" in err
+
+
+def test_resuming_nothing_says_which_runs_there_are(letters: Path, tmp_path: Path):
+    trainer = Trainer(model=letters, output_dir=tmp_path, progress=False, steps=1)
+    with pytest.raises(ConfigError, match="nothing to resume: no unfinished run named 'run'"):
+        trainer.fit(letters_agent.agent, letter_tasks(8), resume=True)
+
+
+def test_an_unwritable_folder_is_refused_at_start(letters: Path, tmp_path: Path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        Trainer(model=letters, output_dir=tmp_path / "file" / "runs", progress=False, steps=1).fit(letters_agent.agent, letter_tasks(8))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_ends_the_run_with_the_cause_and_a_usable_checkpoint(letters: Path, tmp_path: Path):
+    out = tmp_path / "small"
+    out.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(out)], capture_output=True).returncode != 0:
+        pytest.skip("this machine does not let root mount a file system")
+    try:
+        trainer = Trainer(
+            algorithm=GRPO(group_size=8, tasks_per_step=8), model=letters, output_dir=out, steps=100_000, sampling={"max_tokens": 8},
+            checkpoint={"save_every": 3, "keep": 2}, n_runners=16, threads=1, progress=False,
+        )  # fmt: skip
+        with pytest.raises(AgentLightningError, match="(?i)(no space|full)"):
+            trainer.fit(letters_agent.agent, letter_tasks(8))
+        checkpoints = sorted(out.glob("*/checkpoints/*/checkpoint.json"))
+        assert checkpoints, "the last whole checkpoint is kept"
+        assert load_file(checkpoints[-1].parent / "model.safetensors")
+    finally:
+        subprocess.run(["umount", "-l", str(out)], check=True)

@@ -1,0 +1,397 @@
+"""The trace tree: what continues what, and why not."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentlightning.engines.base import Sample
+from agentlightning.errors import TemplateError
+from agentlightning.gateway.tree import Plan, TraceTree, canonical_arguments, equality_key
+from agentlightning.types import FinishReason, Message, Node, Segment, Tool, ToolCall
+from tests.gateway.scripted import GlassTemplate
+
+TOOLS = (Tool("calculator", "calculates", {"type": "object"}),)
+
+
+class Talk:
+    """Drives a tree as a session does, without HTTP: ``ask`` plans, samples ``says``, records and returns what the client would get."""
+
+    def __init__(self, template: GlassTemplate | None = None) -> None:
+        self.tree = TraceTree()
+        self.template = template or GlassTemplate()
+        self.nodes: list[Node] = []
+        self.plan: Plan
+        self.calls = 0
+
+    def ask(self, messages: list[Message], *says: str, tools: tuple[Tool, ...] = (), policy: str = "main") -> Message:
+        self.plan = self.tree.plan(messages, tools, policy, self.template)
+        samples = []
+        for text in says or ("ok",):
+            ids = array("i", [*self.template.encode(text, start=False), 2])
+            sample = Sample((Segment(ids, array("f", [-0.1] * len(ids)), 1),), FinishReason.STOP)
+            samples.append((sample, self.template.parse(ids, tools, FinishReason.STOP)))
+        nodes, leaves = self.tree.grow(self.plan, samples, self.calls)
+        self.calls += 1
+        self.nodes += nodes
+        self.tree.publish(self.plan, leaves)
+        self.sampled = [list(sample.segments[0].token_ids) for sample, _ in samples]
+        return samples[0][1]
+
+    @property
+    def branch(self) -> str:
+        return self.plan.branch
+
+    def text(self) -> str:
+        return self.template.decode(self.plan.prompt_ids)
+
+
+def user(text: str) -> Message:
+    return Message("user", text)
+
+
+def calls(arguments: str, *, name: str = "calculator", content: str = "") -> str:
+    return f'{content}<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
+
+
+def test_turn_two_begins_with_turn_ones_prompt_and_sampled_ids() -> None:
+    talk = Talk()
+    history = [Message("system", "Be brief."), user("hi")]
+    reply = talk.ask(history, "hello")
+    assert talk.branch == "root"
+    before = [*talk.plan.prompt_ids, *talk.sampled[0]]
+    talk.ask([*history, reply, user("more")], "sure")
+    assert talk.branch == "continued"
+    assert talk.plan.prompt_ids.tolist()[: len(before)] == before
+    assert talk.text().endswith("hello<|im_end|>\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_only_what_is_new_is_tokenised_and_stored() -> None:
+    talk = Talk()
+    history = [user("x" * 500)]
+    distinct = 0
+    for turn in range(20):
+        encoded = talk.template.encoded
+        reply = talk.ask(history, f"answer {turn}")
+        assert talk.template.encoded - encoded < (600 if turn == 0 else 100)
+        history += [reply, user(f"question {turn}")]
+    talk.ask(history, "end")
+    stored = sum(len(node.token_ids) for node in talk.nodes)
+    distinct = len(talk.plan.prompt_ids) + len(talk.sampled[0])
+    assert stored == distinct
+    assert [node.parent for node in talk.nodes] == [None, *range(len(talk.nodes) - 1)]
+
+
+DAMAGE = {
+    "re-serialised arguments": lambda m: replace(m, tool_calls=tuple(replace(c, arguments=json.dumps(json.loads(c.arguments))) for c in m.tool_calls)),
+    "compact, escaped, sorted": lambda m: replace(
+        m, tool_calls=tuple(replace(c, arguments=json.dumps(json.loads(c.arguments), sort_keys=True, separators=(",", ":"))) for c in m.tool_calls)
+    ),
+    "trimmed": lambda m: replace(m, content=m.content.strip()),
+    "padded": lambda m: replace(m, content=f"  {m.content}\n"),
+    "reasoning dropped": lambda m: replace(m, reasoning=None),
+    "name added": lambda m: replace(m, name="math_agent"),
+    "ids replaced": lambda m: replace(m, tool_calls=tuple(replace(c, id=f"other{i}") for i, c in enumerate(m.tool_calls))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("shows_ids", [False, True])
+def test_what_a_client_does_to_a_turn_does_not_change_its_tokens(damage: str, shows_ids: bool) -> None:
+    talk = Talk(GlassTemplate(shows_ids=shows_ids))
+    history = [user("What is 17 * 23? ")]
+    reply = talk.ask(history, "<think>so</think> I compute.\n" + calls('{ "z":1.0, "expression":"17 * 23 é" }'), tools=TOOLS)
+    before = [*talk.plan.prompt_ids, *talk.sampled[0]]
+    copy = DAMAGE[damage](reply)
+    result = Message("tool", "391", tool_call_id=copy.tool_calls[0].id)
+    talk.ask([user("What is 17 * 23?"), copy, result], "It is 391.", tools=TOOLS)
+    assert talk.branch == "continued"
+    assert talk.plan.prompt_ids.tolist()[: len(before)] == before
+    assert talk.text().endswith("391<|im_end|>\n<|im_start|>assistant\n")
+    if shows_ids:
+        assert f"[{reply.tool_calls[0].id}]391" in talk.text(), "a new tool result answers the recorded call's id"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda m: replace(m, content="I compute something else."),
+        lambda m: replace(m, tool_calls=(replace(m.tool_calls[0], arguments='{"expression": "17 * 24"}'),)),
+        lambda m: replace(m, tool_calls=(replace(m.tool_calls[0], name="search"),)),
+        lambda m: replace(m, tool_calls=()),
+        lambda m: replace(m, reasoning="I thought of something else"),
+    ],
+)
+def test_an_edited_turn_is_a_branch_and_never_a_splice(edit) -> None:  # noqa: ANN001
+    talk = Talk()
+    reply = talk.ask([user("q")], "<think>so</think>I compute." + calls('{"expression": "17 * 23"}'), tools=TOOLS)
+    edited = edit(reply)
+    talk.ask([user("q"), edited, user("go on")], tools=TOOLS)
+    assert talk.branch == "edited"
+    assert talk.plan.parent is None
+    assert edited.content in talk.text()
+    for call in edited.tool_calls:
+        assert call.arguments in talk.text()
+
+
+def test_arguments_that_are_no_json_match_only_as_they_are() -> None:
+    talk = Talk()
+    broken = '{ "expression":"17 * 23"'
+    reply = talk.ask([user("q")], f'<tool_call>{{"name": "calculator", "arguments": {broken}}}</tool_call>', tools=TOOLS)
+    assert reply.tool_calls[0].arguments == broken
+    result = Message("tool", "error", tool_call_id=reply.tool_calls[0].id)
+    talk.ask([user("q"), reply, result], tools=TOOLS)
+    assert talk.branch == "continued"
+    for repaired in ("{}", '{"expression": "17 * 23"}', json.dumps({"INVALID_JSON": broken})):
+        talk.ask([user("q"), replace(reply, tool_calls=(replace(reply.tool_calls[0], arguments=repaired),)), result], tools=TOOLS)
+        assert talk.branch == "edited"
+
+
+def test_another_tool_list_is_a_branch_with_that_reason() -> None:
+    talk = Talk()
+    reply = talk.ask([user("q")], "a", tools=TOOLS)
+    talk.ask([user("q"), reply, user("r")], tools=())
+    assert talk.branch == "tools_changed"
+    again = (Tool("calculator", "calculates", {"type": "object"}),)
+    talk.ask([user("q"), reply, user("r")], tools=again)
+    assert talk.branch == "continued", "equal tools are the same tools"
+
+
+def test_identical_prompts_share_their_node() -> None:
+    talk = Talk()
+    for i in range(5):
+        talk.ask([user("same")], f"answer {i}")
+        assert talk.branch == ("root" if i == 0 else "forked")
+    assert [node.sampled for node in talk.nodes] == [False, True, True, True, True, True]
+    assert {node.parent for node in talk.nodes[1:]} == {0}
+
+
+def test_best_of_n_has_one_prompt_and_the_chosen_sample_goes_on() -> None:
+    talk = Talk()
+    talk.ask([user("q")], "first", "second", "third")
+    assert [(node.parent, node.sampled) for node in talk.nodes] == [(None, False), (0, True), (0, True), (0, True)]
+    talk.ask([user("q"), Message("assistant", "second"), user("why")])
+    assert talk.branch == "continued"
+    assert talk.nodes[-2].parent == 2
+
+
+def test_an_earlier_turn_replayed_forks_where_it_was() -> None:
+    talk = Talk()
+    first = talk.ask([user("q")], "a")
+    second = talk.ask([user("q"), first, user("r")], "b")
+    talk.ask([user("q"), first, user("r"), second, user("s")], "c")
+    talk.ask([user("q"), first, user("other")], "d")
+    assert talk.branch == "forked"
+    assert talk.nodes[-2].parent == talk.nodes[1].id
+    talk.ask([user("q"), first, user("r")], "e")
+    assert talk.branch == "forked"
+    assert talk.nodes[-1].parent == talk.nodes[2].id, "the very same prompt: no node but the sample"
+
+
+def test_another_conversation_is_new() -> None:
+    talk = Talk()
+    reply = talk.ask([Message("system", "You are A."), user("q")], "a")
+    talk.ask([Message("system", "You are B."), user("q")], "b")
+    assert talk.branch == "new"
+    talk.ask([Message("system", "You are B."), user("do it"), reply, user("go")], "c", tools=TOOLS)
+    assert talk.branch == "new", "a handoff: the other agent's turn is a given text under other tools"
+
+
+def test_a_changed_history_around_a_known_turn_is_edited() -> None:
+    talk = Talk()
+    reply = talk.ask([Message("system", "It is 10:00."), user("q")], "a", tools=TOOLS)
+    talk.ask([Message("system", "It is 10:01."), user("q"), reply, user("r")], "b", tools=TOOLS)
+    assert talk.branch == "edited"
+
+
+def test_samples_with_equal_texts_are_told_apart_by_their_ids() -> None:
+    talk = Talk()
+    one = talk.ask([user("q")], calls('{"a": 1}'), tools=TOOLS)
+    two = talk.ask([user("q")], calls('{"a": 1}'), tools=TOOLS)
+    assert equality_key(one) == equality_key(two)
+    for reply, leaf in ((one, 1), (two, 2), (one, 1)):
+        talk.ask([user("q"), reply, Message("tool", "r", tool_call_id=reply.tool_calls[0].id)], "done", tools=TOOLS)
+        assert talk.plan.parent is not None
+        assert talk.plan.parent.node.id == leaf
+
+
+def test_a_template_that_drops_earlier_reasoning_makes_a_branch_with_that_reason() -> None:
+    talk = Talk(GlassTemplate(drops_reasoning=True))
+    reply = talk.ask([user("q")], "<think>hm</think>a")
+    talk.ask([user("q"), reply, user("r")], "b")
+    assert talk.branch == "template"
+    assert "hm" not in talk.text()
+
+
+def test_a_template_that_rewrites_its_beginning_is_never_spliced() -> None:
+    talk = Talk(GlassTemplate(counts=True))
+    reply = talk.ask([user("q")], "a")
+    talk.ask([user("q"), reply, user("r")], "b")
+    assert talk.branch == "template"
+    assert talk.text().startswith("[3]\n")
+
+
+def test_a_sample_cut_by_length_gets_its_end_of_turn_from_the_glue() -> None:
+    talk = Talk()
+    plan = talk.tree.plan([user("q")], (), "main", talk.template)
+    ids = talk.template.encode("cut off in the mid", start=False)
+    sample = Sample((Segment(ids, array("f", [0.0] * len(ids)), 1),), FinishReason.LENGTH)
+    message = talk.template.parse(ids, (), FinishReason.LENGTH)
+    _, leaves = talk.tree.grow(plan, [(sample, message)], 0)
+    talk.tree.publish(plan, leaves)
+    talk.ask([user("q"), message, user("go on")])
+    assert talk.branch == "continued"
+    assert "in the mid<|im_end|>\n<|im_start|>user\ngo on" in talk.text()
+
+
+def test_a_sample_that_spans_versions_is_a_chain_of_nodes() -> None:
+    talk = Talk()
+    plan = talk.tree.plan([user("q")], (), "main", talk.template)
+    ids = array("i", [*talk.template.encode("abcdef", start=False), 2])
+    parts = (Segment(ids[:3], array("f", [-1.0] * 3), 4), Segment(ids[3:], array("f", [-2.0] * 4), 5))
+    message = talk.template.parse(ids, (), FinishReason.STOP)
+    nodes, leaves = talk.tree.grow(plan, [(Sample(parts, FinishReason.STOP), message)], 0)
+    assert [(node.parent, node.version) for node in nodes] == [(None, None), (0, 4), (1, 5)]
+    talk.tree.publish(plan, leaves)
+    talk.ask([user("q"), message, user("r")])
+    assert talk.branch == "continued"
+    assert "abcdef<|im_end|>" in talk.text()
+
+
+def test_a_withdrawn_plan_leaves_no_trace() -> None:
+    talk = Talk()
+    talk.tree.withdraw(talk.tree.plan([user("q")], (), "main", talk.template))
+    talk.ask([user("q")])
+    assert talk.branch == "root"
+    assert [node.id for node in talk.nodes] == [0, 1]
+    both = [talk.tree.plan([user("p")], (), "main", talk.template) for _ in range(2)]
+    talk.tree.withdraw(both[0])
+    talk.ask([user("p")])
+    assert talk.branch == "forked", "the other one still holds the prompt"
+
+
+def test_policies_do_not_continue_each_other() -> None:
+    talk = Talk()
+    reply = talk.ask([user("q")], "a", policy="main")
+    talk.ask([user("q"), reply, user("r")], "b", policy="other")
+    assert talk.plan.parent is None
+
+
+def test_a_template_that_renders_nothing_is_refused() -> None:
+    class Empty(GlassTemplate):
+        def render(self, messages, tools, sampled):  # noqa: ANN001, ANN202
+            return replace(super().render(messages, tools, sampled), texts=("",))
+
+    with pytest.raises(TemplateError, match="nothing"):
+        TraceTree().plan([user("q")], (), "main", Empty())
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "equal"),
+    [
+        ('{"a": 1, "b": [1, 2]}', '{ "b":[1,2],"a":1.0 }', True),
+        ('{"a": "é"}', '{"a": "\\u00e9"}', True),
+        ('{"a": 1}', '{"a": true}', False),
+        ('{"a": 1}', '{"a": "1"}', False),
+        ('{"a": 12345678901234567890123}', '{"a": 12345678901234567890124}', False),
+        ('{"a": 12345678901234567890123}', '{"a":12345678901234567890123}', True),
+        ('{"a": 0.12345678901234567890}', '{"a": 0.12345678901234568}', True),
+        ('{"a": 1', '{"a": 1 ', True),
+        ('{"a": 1', '{"a": 1}', False),
+        ('{"a": NaN}', '{"a": NaN}', True),
+        ("[" * 3000, "[" * 3000, True),
+        ("", "{}", False),
+    ],
+)
+def test_arguments_are_equal_where_their_json_values_are(a: str, b: str, equal: bool) -> None:
+    assert (canonical_arguments(a) == canonical_arguments(b)) is equal
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+def test_any_way_to_write_the_same_arguments_is_the_same(value: object) -> None:
+    written = [
+        json.dumps(value),
+        json.dumps(value, ensure_ascii=False),
+        json.dumps(value, separators=(",", ":")),
+        json.dumps(value, sort_keys=True, indent=2),
+    ]
+    assert len({canonical_arguments(text) for text in written}) == 1
+
+
+TEXT = st.text(alphabet="ab <>\n{}\"é", max_size=6)
+
+
+@st.composite
+def damaged(draw: st.DrawFn, message: Message) -> Message:
+    kind = draw(st.sampled_from(["same", "same", "trim", "pad", "edit", "drop calls", "edit arguments", "ids", "no reasoning"]))
+    match kind:
+        case "trim":
+            return replace(message, content=message.content.strip())
+        case "pad":
+            return replace(message, content=message.content + "\n ")
+        case "edit":
+            return replace(message, content=message.content + "!")
+        case "drop calls":
+            return replace(message, tool_calls=())
+        case "edit arguments":
+            return replace(message, tool_calls=tuple(replace(c, arguments='{"a": 7}') for c in message.tool_calls))
+        case "ids":
+            return replace(message, tool_calls=tuple(replace(c, id="x" + c.id) for c in message.tool_calls))
+        case "no reasoning":
+            return replace(message, reasoning=None)
+    return message
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.sampled_from([{}, {"drops_reasoning": True}, {"shows_ids": True}]))
+def test_a_spliced_path_says_what_the_client_sent(data: st.DataObject, options: dict[str, bool]) -> None:
+    """Random conversations under random damage: whatever the tree splices, the prompt reads as the client's own history does (and no history that
+    is whole is ever cut off from its past)."""
+    talk = Talk(GlassTemplate(**options))
+    plain = GlassTemplate(**options)
+    history: list[Message] = [user(data.draw(TEXT))]
+    for _ in range(data.draw(st.integers(1, 5))):
+        say = data.draw(TEXT.filter(lambda text: "<" not in text))
+        if data.draw(st.booleans()):
+            say += calls(json.dumps({"a": data.draw(st.integers(0, 3))}))
+        if data.draw(st.booleans()):
+            say = "<think>hm</think>" + say
+        sent = list(history)
+        reply = talk.ask(sent, say, tools=TOOLS)
+        wanted = plain.render(sent, TOOLS, {}).texts[0]
+        assert readable(talk.text(), plain) == readable(wanted, plain)
+        history = [data.draw(damaged(message)) if message.role == "assistant" else message for message in history]
+        history.append(data.draw(damaged(reply)))
+        history.append(user(data.draw(TEXT)))
+
+
+def readable(text: str, template: GlassTemplate) -> list[object]:
+    """A prompt as a list of turns: role, stripped text, calls by name and value. Reasoning and ids are left out."""
+    turns: list[object] = []
+    for part in text.split("<|im_start|>")[1:]:
+        role, _, body = part.partition("\n")
+        ids = template.encode(body.split("<|im_end|>")[0], start=False)
+        message = template.parse(ids, TOOLS, FinishReason.STOP)
+        calls_ = [(call.name, canonical_arguments(call.arguments)) for call in message.tool_calls]
+        content = message.content
+        for call in message.tool_calls if template.shows_ids else ():
+            content = content.replace(call.id, "")
+        turns.append((role, content.split("call_")[0].replace("x", "").strip() if template.shows_ids else content.strip(), calls_))
+    return turns
+
+
+def test_calls_ids_are_no_part_of_equality() -> None:
+    a = Message("assistant", "x ", (ToolCall("1", "f", "{}"),), reasoning="r")
+    assert equality_key(a) == equality_key(Message("assistant", "x", (ToolCall("2", "f", "{ }"),), name="n"))

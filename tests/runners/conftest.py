@@ -1,0 +1,195 @@
+"""A real store, a real gateway and a real pool around an engine that answers at once. ``world.run`` does what a step of training does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentlightning.agent import as_agent
+from agentlightning.config import EvaluationConfig, GatewayConfig, RunnerConfig, SamplingConfig
+from agentlightning.engines.base import Sample, SampleRequest
+from agentlightning.errors import ContextLengthError
+from agentlightning.gateway import Gateway, Policy
+from agentlightning.runners import AttemptReport, RunnerPool
+from agentlightning.store import open_store
+from agentlightning.templates.base import ParsedDelta, Rendering, SampledTurn
+from agentlightning.types import FinishReason, Message, Mode, Rollout, RunRecord, RunStatus, Segment
+
+END = 0
+
+
+class PlainTemplate:
+    """Text as bytes; a turn ends with a zero."""
+
+    stop_token_ids = (END,)
+    tool_format = "text"
+
+    def render(self, messages: Sequence[Message], tools: Any, sampled: Any) -> Rendering:
+        texts = [""]
+        for i, message in enumerate(messages):
+            if i in sampled:
+                texts.append("")
+            else:
+                texts[-1] += f"{message.role}:{message.content}\n"
+        return Rendering(tuple(texts))
+
+    def encode(self, text: str, *, start: bool) -> array[int]:
+        return array("i", list(text.encode()))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return bytes(token_ids).decode("utf-8", "replace")
+
+    def sampled_turn(self, token_ids: Sequence[int]) -> SampledTurn:
+        return SampledTurn(self.decode([t for t in token_ids if t != END]), "\0")
+
+    def parse(self, token_ids: Sequence[int], tools: Any, finish: Any, stop_string: str | None = None) -> Message:
+        return Message("assistant", self.decode([t for t in token_ids if t != END]))
+
+    def stream(self, tools: Any, stop: Sequence[str] = ()) -> Any:
+        return _Stream(self)
+
+
+class _Stream:
+    def __init__(self, template: PlainTemplate) -> None:
+        self._template = template
+
+    def feed(self, token_ids: array[int]) -> ParsedDelta:
+        return ParsedDelta(self._template.parse(token_ids, (), None).content)
+
+    def finish(self, finish: Any, stop_string: str | None = None) -> ParsedDelta:
+        return ParsedDelta()
+
+
+class EchoEngine:
+    """Samples "ok". ``delay`` seconds each; ``seen`` counts requests, ``open`` those being sampled."""
+
+    context_length = 4096
+
+    def __init__(self) -> None:
+        self.delay = 0.0
+        self.seen = 0
+        self.most = 0
+        self.open = 0
+
+    def version(self, policy: str = "main") -> int:
+        return 1
+
+    async def sample(self, request: SampleRequest, on_tokens: Any = None) -> Sample:
+        if len(request.prompt_ids) >= self.context_length:
+            raise ContextLengthError(len(request.prompt_ids), self.context_length)
+        self.seen += 1
+        self.open += 1
+        self.most = max(self.most, self.open)
+        try:
+            await asyncio.sleep(self.delay)
+        finally:
+            self.open -= 1
+        ids = array("i", [*b"ok", END])
+        if on_tokens is not None:
+            on_tokens(ids)
+        return Sample((Segment(ids, array("f", [-0.5] * len(ids)), 1),), FinishReason.STOP)
+
+    async def close(self) -> None: ...
+
+
+@dataclass
+class World:
+    store: Any
+    gateway: Gateway
+    engine: EchoEngine
+    folder: Path
+    run_id: str = "run"
+    reports: list[AttemptReport] = field(default_factory=list)
+    pool: RunnerPool | None = None
+    count: int = 0
+
+    def make_pool(self, agent: Any, *, grader: Any = None, resources: Any = None, extra_env: Any = None, **config: Any) -> RunnerPool:
+        config.setdefault("n_runners", 4)
+        config.setdefault("deadline", 20.0)
+        self.pool = RunnerPool(
+            self.store,
+            self.gateway,
+            as_agent(agent),
+            RunnerConfig(**config),
+            run_id=self.run_id,
+            sampling={Mode.TRAIN: SamplingConfig(), Mode.VAL: EvaluationConfig(), Mode.DEV: SamplingConfig()},
+            grader=grader,
+            resources=resources,
+            extra_env=extra_env,
+            folder=self.folder,
+        )
+        self.pool.on_attempt = self.reports.append
+        return self.pool
+
+    async def enqueue(self, tasks: Sequence[Any], mode: Mode = Mode.TRAIN, version: int = 0) -> list[str]:
+        rollouts = []
+        for task in tasks:
+            self.count += 1
+            name = f"{self.run_id}-{mode}-{self.count}"
+            rollouts.append(
+                Rollout(
+                    id=name,
+                    run_id=self.run_id,
+                    task=task,
+                    mode=mode,
+                    step=1,
+                    group=f"g{self.count}",
+                    index=0,
+                    seed=self.count * 7919,
+                    resources_version=version,
+                    created_at=time.time(),
+                )
+            )
+        await self.store.enqueue(rollouts)
+        return [rollout.id for rollout in rollouts]
+
+    async def wait(self, ids: Sequence[str], timeout: float = 40.0) -> list[Rollout]:
+        """Until all are final."""
+        done: dict[str, Rollout] = {}
+        until = time.monotonic() + timeout
+        while len(done) < len(ids):
+            pending = [i for i in ids if i not in done]
+            for rollout in await self.store.wait(pending, timeout=0.5):
+                done[rollout.id] = rollout
+            if self.pool is not None:
+                self.pool.raise_if_dead()
+            assert time.monotonic() < until, f"still not final: {pending}"
+        return [done[i] for i in ids]
+
+    async def run(self, agent: Any, tasks: Sequence[Any] = ({"q": 1},), mode: Mode = Mode.TRAIN, version: int = 0, **settings: Any) -> list[Rollout]:
+        pool = self.make_pool(agent, **settings)
+        await pool.start()
+        try:
+            return await self.wait(await self.enqueue(tasks, mode, version))
+        finally:
+            await pool.close()
+
+    async def one(self, agent: Any, **settings: Any) -> tuple[Rollout, AttemptReport]:
+        """One rollout of ``agent`` and the report of its only attempt."""
+        (rollout,) = await self.run(agent, **settings)
+        return rollout, self.reports[-1]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    opened = open_store(f"sqlite:///{tmp_path / 'record.db'}")
+    store: Any = await opened if asyncio.iscoroutine(opened) else opened
+    await store.create_run(RunRecord("run", "run", str(tmp_path), RunStatus.RUNNING, {}, time.time()))
+    engine = EchoEngine()
+    gateway = Gateway(store, {"main": Policy("main", engine, PlainTemplate())}, GatewayConfig(drain=0.5))
+    await gateway.start()
+    yield World(store, gateway, engine, tmp_path)
+    await gateway.close()
+    await store.close()
+
+
+@pytest.fixture(params=["thread", "process"])
+def isolation(request: pytest.FixtureRequest) -> str:
+    return request.param

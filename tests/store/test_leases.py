@@ -1,0 +1,251 @@
+"""Who may run what: a rollout never has two running attempts, and ends once."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from agentlightning.errors import LeaseLost, StoreError
+from agentlightning.store import Store, open_store
+from agentlightning.types import Attempt, AttemptResult, Failure, Reason, Status
+
+from . import make
+
+T = TypeVar("T")
+DONE = AttemptResult(Status.SUCCEEDED, 1.0)
+
+
+async def test_rollouts_are_leased_in_the_order_they_were_enqueued(store: Store) -> None:
+    first = await store.lease("r", "a", limit=3, seconds=60)
+    assert [rollout.index for rollout, _ in first] == [0, 1, 2]
+    for rollout, attempt in first:
+        assert (rollout.status, rollout.attempt_id) == (Status.RUNNING, attempt.id)
+        assert (attempt.id, attempt.number, attempt.runner_id) == (f"{rollout.id}.1", 1, "a")
+        assert await store.get_attempt(attempt.id) == attempt and await store.get_rollout(rollout.id) == rollout
+    await store.retry(first[1][1].id, Failure(Reason.AGENT_ERROR, "x"))
+    assert [rollout.index for rollout, _ in await store.lease("r", "a", limit=9, seconds=60)] == [1, 3]
+    assert await store.lease("r", "a", limit=9, seconds=60) == []
+    assert await store.lease("r", "a", limit=-1, seconds=60) == [] == await store.lease("nobody", "a", limit=9, seconds=60)
+
+
+async def test_finishing_twice_changes_nothing(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    result = AttemptResult(Status.SUCCEEDED, 1.0, output="x", rewards=(make.reward(attempt),))
+    rollout = await store.finish(attempt.id, result)
+    assert (rollout.status, rollout.reward, rollout.ended_at is not None) == (Status.SUCCEEDED, 1.0, True)
+    assert await store.finish(attempt.id, AttemptResult(Status.FAILED, failure=Failure(Reason.EMPTY, "y"))) == rollout
+    assert await store.finish(attempt.id, result) == rollout
+    assert await store.rewards(attempt.rollout_id) == list(result.rewards)
+    with pytest.raises(LeaseLost, match="ended by finish"):
+        await store.retry(attempt.id, Failure(Reason.EMPTY, "y"))
+    with pytest.raises(StoreError, match="status running"):
+        await store.finish(attempt.id, AttemptResult(Status.RUNNING))
+    with pytest.raises(StoreError, match="no attempt nobody"):
+        await store.finish("nobody", DONE)
+
+
+async def test_a_retried_rollout_gets_the_next_attempt(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    failure = Failure(Reason.AGENT_ERROR, "x", "tb")
+    for _ in range(2):
+        rollout = await store.retry(attempt.id, failure)
+        assert (rollout.status, rollout.attempt_id, rollout.failure) == (Status.QUEUED, None, None)
+    with pytest.raises(LeaseLost, match="ended by retry: x"):
+        await store.finish(attempt.id, DONE)
+    assert [next.number for next in await make.leased(store)] == [2]
+    assert [a.failure for a in await store.attempts(attempt.rollout_id)] == [failure, None]
+
+
+async def test_a_lease_that_passed_is_lost(store: Store) -> None:
+    dead, alive, last = await make.leased(store, 3, seconds=0.0)
+    assert await store.renew(alive.id, seconds=60)
+    assert await store.expire(now=last.lease_until - 1) == []
+    await store.retry(last.id, Failure(Reason.EMPTY, "x"))
+    ended = await store.expire(max_attempts=2)
+    assert [(a.id, a.status, a.failure and a.failure.reason) for a in ended] == [(dead.id, Status.FAILED, Reason.LOST)]
+    assert not await store.renew(dead.id, seconds=60)
+    with pytest.raises(LeaseLost, match="ended by expire: runner me gave no sign"):
+        await store.finish(dead.id, DONE)
+    again = await make.leased(store, 1, seconds=0.0)
+    assert [(a.rollout_id, a.number) for a in again] == [(dead.rollout_id, 2)]
+    assert [a.number for a in await store.expire(max_attempts=2)] == [2]
+    rollout = await store.get_rollout(dead.rollout_id)
+    assert rollout is not None and (rollout.status, rollout.failure and rollout.failure.reason) == (Status.FAILED, Reason.LOST)
+
+
+async def test_a_resumed_run_queues_what_was_running(store: Store) -> None:
+    one, two = await make.leased(store, 2)
+    await store.finish(one.id, DONE)
+    assert await store.requeue_running("r") == [two.rollout_id]
+    assert await store.requeue_running("r") == []
+    with pytest.raises(LeaseLost, match="ended by requeue"):
+        await store.finish(two.id, DONE)
+    assert [a.number for a in await make.leased(store)] == [2]
+
+
+async def test_cancelling_ends_what_is_not_final(store: Store) -> None:
+    done, running = await make.leased(store, 2)
+    await store.finish(done.id, DONE)
+    queued = make.rollout(3).id
+    assert await store.cancel([queued, done.rollout_id, running.rollout_id, "nobody"], "quorum met") == [running.rollout_id, queued]
+    assert await store.cancel([queued], "again") == [] == await store.cancel([], "x")
+    for id in (queued, running.rollout_id):
+        rollout = await store.get_rollout(id)
+        assert rollout is not None and (rollout.status, rollout.failure) == (Status.CANCELLED, Failure(Reason.CANCELLED, "quorum met"))
+    with pytest.raises(LeaseLost, match="ended by cancel: quorum met"):
+        await store.finish(running.id, DONE)
+    assert [a.rollout_id for a in await make.leased(store, 9)] == [make.rollout(2).id]
+
+
+async def test_wait_returns_all_that_are_final(store: Store) -> None:
+    attempts = await make.leased(store, 4)
+    ids = [attempt.rollout_id for attempt in attempts]
+    assert await store.wait([]) == [] == await store.wait(ids, timeout=0)
+    with pytest.raises(StoreError, match="rollout nobody"):
+        await store.wait(["nobody"])
+    for end in (
+        store.finish(attempts[1].id, DONE),
+        store.cancel([ids[2]], "x"),
+        store.expire(now=attempts[0].lease_until + 1),
+    ):
+        ids = [rollout.id for rollout in await store.rollouts("r") if not rollout.status.final]
+        waiting = asyncio.create_task(store.wait(ids, timeout=20))
+        await asyncio.sleep(0.05)
+        start = asyncio.get_running_loop().time()
+        await end
+        finals = await waiting
+        assert finals and all(rollout.status.final for rollout in finals)
+        assert asyncio.get_running_loop().time() - start < 0.15, "it should not have waited for the next poll"
+
+
+# --------------------------------------------------------------------------- for all orders
+
+
+@dataclass
+class Model:
+    """What should be true of one rollout."""
+
+    status: Status = Status.QUEUED
+    attempts: list[tuple[Attempt, str | None]] = field(default_factory=list)
+    """Each with what ended it."""
+
+    def end(self, by: str, status: Status) -> None:
+        self.attempts[-1] = (self.attempts[-1][0], by)
+        self.status = status
+
+
+class Leases(RuleBasedStateMachine):
+    """Two stores on one file, as two processes would have them, against a model of what the words mean."""
+
+    loop: asyncio.AbstractEventLoop
+
+    @initialize()
+    def open(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.loop = asyncio.new_event_loop()
+        self.stores = [self.do(make.opened(Path(self.folder.name))), open_store(make.url(Path(self.folder.name)))]
+        self.model: dict[str, Model] = {}
+
+    def teardown(self) -> None:
+        if hasattr(self, "stores"):
+            for store in self.stores:
+                self.do(store.close())
+            self.loop.close()
+            self.folder.cleanup()
+
+    def do(self, call: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(call)
+
+    def pick(self, n: int) -> tuple[str, Attempt, str | None] | None:
+        """Any attempt there ever was."""
+        known = [(id, *attempt) for id, model in self.model.items() for attempt in model.attempts]
+        return known[n % len(known)] if known else None
+
+    either = st.integers(0, 1)
+    number = st.integers(0, 1000)
+
+    @rule(i=either, n=st.integers(0, 5))
+    def enqueue(self, i: int, n: int) -> None:
+        rollout = self.do(self.stores[i].enqueue([make.rollout(n)]))[0]
+        assert rollout.status == self.model.setdefault(rollout.id, Model()).status
+
+    @rule(i=either, limit=st.integers(0, 3))
+    def lease(self, i: int, limit: int) -> None:
+        queued = [id for id, model in self.model.items() if model.status is Status.QUEUED]
+        leased = self.do(self.stores[i].lease("r", f"runner-{i}", limit=limit, seconds=60))
+        assert [rollout.id for rollout, _ in leased] == queued[:limit]
+        for rollout, attempt in leased:
+            model = self.model[rollout.id]
+            model.attempts.append((attempt, None))
+            model.status = Status.RUNNING
+            assert attempt.number == len(model.attempts)
+
+    @rule(i=either, n=number, status=st.sampled_from([Status.SUCCEEDED, Status.FAILED]), again=st.booleans())
+    def report(self, i: int, n: int, status: Status, again: bool) -> None:
+        """Finishes or retries any attempt there ever was."""
+        if (picked := self.pick(n)) is None:
+            return
+        id, attempt, ended_by = picked
+        by = "retry" if again else "finish"
+        store = self.stores[i]
+        report = store.retry(attempt.id, Failure(Reason.EMPTY, "x")) if again else store.finish(attempt.id, AttemptResult(status))
+        if ended_by not in (None, by):
+            with pytest.raises(LeaseLost):
+                self.do(report)
+            return
+        rollout = self.do(report)
+        if ended_by is None:
+            self.model[id].end(by, Status.QUEUED if again else status)
+        assert rollout.status is self.model[id].status
+
+    @rule(i=either, n=number)
+    def renew(self, i: int, n: int) -> None:
+        if (picked := self.pick(n)) is not None:
+            assert self.do(self.stores[i].renew(picked[1].id, seconds=60)) is (picked[2] is None)
+
+    @rule(i=either, late=st.booleans(), max_attempts=st.integers(1, 3))
+    def expire(self, i: int, late: bool, max_attempts: int) -> None:
+        ended = self.do(self.stores[i].expire(now=4e9 if late else 0.0, max_attempts=max_attempts))
+        running = {id for id, model in self.model.items() if model.status is Status.RUNNING}
+        assert {attempt.rollout_id for attempt in ended} == (running if late else set())
+        for attempt in ended:
+            self.model[attempt.rollout_id].end("expire", Status.QUEUED if attempt.number < max_attempts else Status.FAILED)
+
+    @rule(i=either)
+    def requeue(self, i: int) -> None:
+        for id in self.do(self.stores[i].requeue_running("r")):
+            self.model[id].end("requeue", Status.QUEUED)
+
+    @rule(i=either, n=st.integers(0, 5))
+    def cancel(self, i: int, n: int) -> None:
+        for id in self.do(self.stores[i].cancel([make.rollout(n).id], "x")):
+            if self.model[id].status is Status.RUNNING:
+                self.model[id].end("cancel", Status.CANCELLED)
+            assert not self.model[id].status.final or self.model[id].status is Status.CANCELLED
+            self.model[id].status = Status.CANCELLED
+
+    @invariant()
+    def agrees(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        stored = self.do(self.stores[0].rollouts("r"))
+        assert {rollout.id: rollout.status for rollout in stored} == {id: model.status for id, model in self.model.items()}
+        for rollout in stored:
+            attempts = self.do(self.stores[1].attempts(rollout.id))
+            assert [a.number for a in attempts] == list(range(1, len(self.model[rollout.id].attempts) + 1))
+            running = [a.id for a in attempts if a.status is Status.RUNNING]
+            assert running == ([rollout.attempt_id] if rollout.status is Status.RUNNING else [])
+            assert rollout.status.final == (rollout.ended_at is not None)
+
+
+Leases.TestCase.settings = settings(max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
+TestLeasesForAllOrders = Leases.TestCase

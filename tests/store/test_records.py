@@ -1,0 +1,218 @@
+"""What goes in comes out, exactly; what cannot be kept is refused by name."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from array import array
+from dataclasses import replace
+
+import pytest
+
+from agentlightning.errors import StoreError
+from agentlightning.store import Store
+from agentlightning.types import (
+    AttemptResult,
+    CallStatus,
+    Failure,
+    Mode,
+    Node,
+    Reason,
+    RunStatus,
+    Status,
+    StepRecord,
+)
+
+from . import make
+
+
+async def test_a_run_is_kept_and_ended_and_resumed(store: Store) -> None:
+    await store.create_run(make.run("later"))
+    assert [run.id for run in await store.runs()] == ["later", "r"]
+    with pytest.raises(StoreError, match="run r exists already"):
+        await store.create_run(make.run())
+    await store.end_run("r", RunStatus.FAILED, "no rollout succeeded")
+    ended = await store.get_run("r")
+    assert ended is not None and ended.ended_at is not None and (ended.status, ended.error) == (RunStatus.FAILED, "no rollout succeeded")
+    await store.end_run("r", RunStatus.RUNNING)
+    assert await store.get_run("r") == make.run()
+    assert await store.get_run("nobody") is None
+    with pytest.raises(StoreError, match="no run nobody"):
+        await store.end_run("nobody", RunStatus.FINISHED)
+
+
+async def test_resources_get_versions_from_one(store: Store) -> None:
+    with pytest.raises(StoreError, match="run r has no resources"):
+        await store.get_resources("r")
+    assert [await store.put_resources("r", {"prompt": text}) for text in ("a", "b")] == [1, 2]
+    assert await store.get_resources("r") == {"prompt": "b"}
+    assert await store.get_resources("r", 1) == {"prompt": "a"}
+    with pytest.raises(StoreError, match="version 3"):
+        await store.get_resources("r", 3)
+    with pytest.raises(StoreError, match="no run nobody"):
+        await store.put_resources("nobody", {})
+
+
+async def test_a_repeated_step_replaces_the_first(store: Store) -> None:
+    steps = [StepRecord("r", step, step + 1, ("a", "b"), {"loss": 0.5}, {"trained": 3}, "/c", 9.0) for step in (1, 0)]
+    for step in steps:
+        await store.put_step(step)
+    again = replace(steps[0], metrics={"loss": 0.25}, checkpoint=None)
+    await store.put_step(again)
+    assert await store.steps("r") == [steps[1], again]
+
+
+async def test_a_call_and_its_nodes_come_back_exactly(store: Store) -> None:
+    attempt, other = await make.leased(store, 2)
+    with pytest.raises(StoreError, match="parent"):
+        await store.record(make.call(attempt.id, 1), make.turn(1))
+    await store.record(make.call(attempt.id, 0), make.turn(0))
+    await store.record(make.call(attempt.id, 1), make.turn(1))
+    await store.record(make.call(other.id), make.turn())
+    assert await store.calls(attempt.id) == [make.call(attempt.id, 0), make.call(attempt.id, 1)]
+    nodes = await store.nodes(attempt.id)
+    assert nodes == make.turn(0) + make.turn(1)
+    assert all(node.token_ids.typecode == "i" and node.token_ids.itemsize == 4 for node in nodes)
+    assert nodes[1].logprobs is not None and nodes[1].logprobs.typecode == "f"
+
+
+async def test_a_call_recorded_again_is_replaced_with_its_nodes(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    refused = replace(make.call(attempt.id), status=CallStatus.INCOMPLETE, samples=(), prompt_node=None, used=None)
+    await store.record(refused, [])
+    assert await store.calls(attempt.id) == [refused]
+    await store.record(make.call(attempt.id), make.turn())
+    fewer = [replace(make.turn()[0], token_ids=array("i", [7]))]
+    await store.record(make.call(attempt.id), fewer)
+    assert await store.nodes(attempt.id) == fewer
+    await store.record(make.call(attempt.id), make.turn())
+    await store.record(make.call(attempt.id, 1), make.turn(1))
+    with pytest.raises(StoreError, match="node below one of its own"):
+        await store.record(make.call(attempt.id), [])
+    with pytest.raises(StoreError, match="node of the same id"):
+        await store.record(make.call(attempt.id, 1), [*make.turn(1), replace(make.turn()[0], call_index=1)])
+    with pytest.raises(StoreError, match="cannot become another"):
+        await store.record(make.call(attempt.id, 2, id=f"{attempt.id}/0"), [])
+    assert await store.calls(attempt.id) == [make.call(attempt.id, 0), make.call(attempt.id, 1)]
+    assert await store.nodes(attempt.id) == make.turn(0) + make.turn(1)
+
+
+async def test_a_call_is_recorded_whole_or_not_at_all(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    given = make.turn()[0]
+    for call, nodes, message in (
+        (make.call("nobody"), [], "no attempt nobody"),
+        (make.call(attempt.id), [*make.turn(), given], "node of that id"),
+        (make.call(attempt.id), [replace(given, logprobs=array("f", [0, 0, 0]))], "malformed"),
+        (make.call(attempt.id), [replace(given, token_ids=array("q", [2**31]))], "32-bit"),
+        (replace(make.call(attempt.id), asked={"x": object()}), [], "cannot be stored as JSON"),
+        (replace(make.call(attempt.id), model="\ud800"), [], "cannot be stored"),
+        (replace(make.call(attempt.id), prompt_tokens=2**70), [], "cannot be stored"),
+    ):
+        with pytest.raises(StoreError, match=message):
+            await store.record(call, nodes)
+    assert (await store.calls(attempt.id), await store.nodes(attempt.id)) == ([], [])
+    await store.record(make.call(attempt.id), make.turn())
+    with pytest.raises(StoreError, match="already has another call 0"):
+        await store.record(make.call(attempt.id, id="twin"), [])
+
+
+async def test_a_sampled_node_without_logprobs_is_refused(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    for node in (Node(0, None, True, array("i", [1]), 0), Node(0, None, True, array("i", [1]), 0, logprobs=array("f", [0, 0]), version=1)):
+        with pytest.raises(StoreError, match="malformed"):
+            await store.record(make.call(attempt.id), [node])
+
+
+async def test_what_is_changed_after_the_call_is_stored_as_it_was(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    nodes = make.turn()
+    writing = asyncio.create_task(store.record(make.call(attempt.id), nodes))
+    await asyncio.sleep(0)
+    nodes[0].token_ids[0] = 99
+    await writing
+    assert (await store.nodes(attempt.id))[0].token_ids[0] == 1
+
+
+async def test_call_status_changes_by_name(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    await store.record(make.call(attempt.id), make.turn())
+    await store.set_call_status(make.call(attempt.id).id, CallStatus.ABANDONED)
+    assert (await store.calls(attempt.id))[0].status is CallStatus.ABANDONED
+    with pytest.raises(StoreError, match="no call nobody"):
+        await store.set_call_status("nobody", "complete")
+    with pytest.raises(StoreError, match="'lost' is no status"):
+        await store.set_call_status(make.call(attempt.id).id, "lost")
+
+
+async def test_rewards_are_kept_in_the_order_they_were_accepted(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    rewards = [make.reward(attempt, value) for value in (0.5, -1, 0.1)]
+    for reward in rewards:
+        await store.add_reward(reward)
+    await store.finish(attempt.id, AttemptResult(Status.SUCCEEDED, 2.0, rewards=(make.reward(attempt, 2.0),)))
+    assert await store.rewards(attempt.rollout_id) == [*rewards, make.reward(attempt, 2.0)]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "1.0x", None])
+async def test_a_reward_that_is_no_finite_number_is_refused(store: Store, value: float) -> None:
+    (attempt,) = await make.leased(store)
+    with pytest.raises(StoreError, match="number"):
+        await store.add_reward(make.reward(attempt, value))
+    with pytest.raises(StoreError, match="number"):
+        await store.finish(attempt.id, AttemptResult(Status.SUCCEEDED, 1.0, rewards=(make.reward(attempt, value),)))
+    if value is not None:
+        with pytest.raises(StoreError, match="number"):
+            await store.finish(attempt.id, AttemptResult(Status.SUCCEEDED, value))
+    assert await store.rewards(attempt.rollout_id) == []
+    assert await store.renew(attempt.id, seconds=1)
+
+
+async def test_a_reward_needs_its_own_attempt(store: Store) -> None:
+    attempt, other = await make.leased(store, 2)
+    with pytest.raises(StoreError, match="no attempt nobody"):
+        await store.add_reward(replace(make.reward(attempt), attempt_id="nobody"))
+    with pytest.raises(StoreError, match="not one of rollout"):
+        await store.add_reward(replace(make.reward(attempt), attempt_id=other.id))
+    with pytest.raises(StoreError, match="was reported with attempt"):
+        await store.finish(attempt.id, AttemptResult(Status.SUCCEEDED, 1.0, rewards=(make.reward(other),)))
+    assert await store.renew(attempt.id, seconds=1)
+
+
+async def test_enqueue_keeps_what_exists_and_the_order_given(store: Store) -> None:
+    attempt, _ = await make.leased(store, 2)
+    again = await store.enqueue([make.rollout(9), make.rollout(0), make.rollout(1), make.rollout(9)])
+    assert [rollout.index for rollout in again] == [9, 0, 1, 9]
+    assert [rollout.status for rollout in again] == [Status.QUEUED, Status.RUNNING, Status.RUNNING, Status.QUEUED]
+    assert again[1].attempt_id == attempt.id and again[0].created_at > 0
+    assert await store.enqueue([]) == []
+    with pytest.raises(StoreError, match="no run nobody"):
+        await store.enqueue([make.rollout(0, "nobody")])
+    with pytest.raises(StoreError, match="its status is running"):
+        await store.enqueue([replace(make.rollout(20), status=Status.RUNNING)])
+    with pytest.raises(StoreError, match="task of rollout"):
+        await store.enqueue([replace(make.rollout(21), task={1, 2})])
+
+
+async def test_rollouts_are_found_by_step_mode_and_status(store: Store) -> None:
+    await store.enqueue([make.rollout(0, mode=Mode.VAL, step=1)])
+    await make.leased(store)
+    assert [r.index for r in await store.rollouts("r")] == [0, 1, 2, 3, 0]
+    assert [r.mode for r in await store.rollouts("r", step=1)] == [Mode.VAL]
+    assert [r.index for r in await store.rollouts("r", mode=Mode.TRAIN, status=Status.QUEUED)] == [1, 2, 3]
+    assert await store.rollouts("nobody") == []
+    assert (await store.get_rollout(make.rollout(3).id)) == (await store.rollouts("r"))[3]
+    assert await store.get_rollout("nobody") is None
+
+
+async def test_a_result_keeps_its_failure_and_its_reward(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    failure = Failure(Reason.AGENT_ERROR, "raised \udcff", "Traceback \udcff")
+    rollout = await store.finish(attempt.id, AttemptResult(Status.FAILED, -1.0, failure, {"text": "x"}, (make.reward(attempt, -1.0),)))
+    kept = Failure(Reason.AGENT_ERROR, "raised \\udcff", "Traceback \\udcff")
+    assert (rollout.status, rollout.reward, rollout.failure, rollout.attempt_id) == (Status.FAILED, -1.0, kept, attempt.id)
+    assert isinstance(rollout.reward, float)
+    ended = await store.get_attempt(attempt.id)
+    assert ended is not None and (ended.status, ended.failure, ended.output) == (Status.FAILED, kept, {"text": "x"})
+    assert await store.attempts(attempt.rollout_id) == [ended]
+    assert await store.get_attempt("nobody") is None
