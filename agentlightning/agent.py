@@ -6,12 +6,13 @@ never imports torch, and it decides nothing about rewards, deadlines or isolatio
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from agentlightning.errors import ConfigError
 from agentlightning.loading import AgentSource, find_source, import_source, parse_path
@@ -175,6 +176,19 @@ class Method:
     def names(self) -> frozenset[str]:
         return frozenset((*self.positional, *self.keywords))
 
+    @property
+    def unused(self) -> frozenset[str]:
+        """Names it takes and never reads, as far as its code shows."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        if code is None:
+            return frozenset()
+        read: set[object] = set(code.co_cellvars)
+        for instruction in dis.get_instructions(code):
+            if instruction.opname.startswith(("LOAD_", "DELETE_", "STORE_FAST_LOAD")):
+                value: object = instruction.argval
+                read.update(cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,))
+        return self.names - read
+
     def call(self, handed: Handed) -> Any:
         """Calls the user's code. What it returns may be an awaitable."""
         optional = self.optional if handed.resources.prompt_template() is None else frozenset[str]()
@@ -194,6 +208,12 @@ class Agent:
     def parameters(self) -> frozenset[str]:
         """The names it takes after its task, in any mode."""
         return frozenset[str]().union(*(method.names for method in self.methods.values()))
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """The names that it takes and reads in no mode."""
+        read = (method.names - method.unused for method in self.methods.values())
+        return self.parameters - frozenset[str]().union(*read)
 
     @property
     def needs_template(self) -> bool:

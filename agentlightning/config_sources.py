@@ -75,7 +75,7 @@ def resolve(
     """Lays settings over one another, later over earlier: ``defaults``, the TOML ``file``, ``AGL_...`` of ``env``, ``flags``, ``arguments``.
 
     ``defaults`` is what a program begins with: the values a RunConfig was really given (they count as ``argument``), or a Resolved with its
-    sources. ``flags`` is keyed by dotted key (``learner.lr``, ``algorithm.group_size``); a text value is read like a TOML value, and as the text itself where
+    sources, for which the environment was read already and is not read again. ``flags`` is keyed by dotted key (``learner.lr``, ``algorithm.group_size``); a text value is read like a TOML value, and as the text itself where
     it is none; ``flag_names`` gives the flag a key came by, ``--set`` otherwise. ``arguments`` are a program's keyword arguments, by
     section or dotted key, taken as they are; ``algorithm`` is one a program passed: its values are arguments too. The ``[algorithm]`` table goes to the settings class
     of the algorithm it names.
@@ -86,7 +86,7 @@ def resolve(
     given = [
         *(_resolved(defaults) if isinstance(defaults, Resolved) else _arguments(defaults, ())),
         *_from_file(file),
-        *_from_environment(env or {}),
+        *_from_environment({} if isinstance(defaults, Resolved) else env or {}),
         *(_Given(tuple(k.split(".")), v, f"flag {names.get(k, '--set')}", text=isinstance(v, str)) for k, v in (flags or {}).items()),
         *(
             _Given(keys, leaf, "argument")

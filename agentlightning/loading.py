@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import sysconfig
 import traceback
@@ -46,8 +47,8 @@ def parse_path(path: str) -> AgentSource:
     if not colon or not place or not all(part.isidentifier() for part in attribute.split(".")):
         raise ConfigError(f"{path!r} names no object: expected FILE.py:name or pkg.mod:name")
     if not place.endswith(".py"):
-        if "/" in place or "\\" in place or not all(part.isidentifier() for part in place.split(".")):
-            raise ConfigError(f"{path!r}: {place!r} is neither a .py file nor a module: expected FILE.py:name or pkg.mod:name")
+        if not all(part.isidentifier() for part in place.split(".")) or not _is_there(place.split(".")[0]):
+            raise ConfigError(f"{path!r}: {place!r} is neither a .py file nor a module that can be found: expected FILE.py:name or pkg.mod:name")
         return AgentSource(None, place, attribute, path)
     file = Path(place).expanduser().resolve()
     try:
@@ -66,6 +67,13 @@ def parse_path(path: str) -> AgentSource:
     if names is not None and first not in names:
         raise ConfigError(f"{path!r}: {file.name} defines no {first!r}{_nearest(first, names)}")
     return AgentSource(str(file), None, attribute, path)
+
+
+def _is_there(name: str) -> bool:
+    """Whether a top-level module can be found, also in the current folder, as ``python -m`` would."""
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
+    return name in sys.modules or importlib.util.find_spec(name) is not None
 
 
 def _bound_names(tree: ast.Module) -> set[str] | None:

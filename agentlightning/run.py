@@ -107,6 +107,7 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     reports: list[AttemptReport] = field(default_factory=list["AttemptReport"])
     best_checkpoint: Path | None = None
+    _saved_step: int = 0
     _stop: str | None = None
     _cursor: int = 0
     _began: float = field(default_factory=time.monotonic)
@@ -266,8 +267,8 @@ class Run:
         return bool(every) and step % every == 0 and step < total_steps
 
     async def validate(self, step: int) -> Evaluation | None:
-        """Scores the current weights on the validation tasks with the evaluation settings. None without such tasks."""
-        if not self.val_tasks:
+        """Scores the current weights on the validation tasks with the evaluation settings. None without such tasks, or where a resumed run has it."""
+        if not self.val_tasks or any(evaluation.step == step for evaluation in self.evaluations):
             return None
         began = time.monotonic()
         groups = await self.sample(Mode.VAL, step, self.val_tasks, self.config.evaluation.rollouts_per_task)
@@ -275,6 +276,7 @@ class Run:
         evaluation = evaluate(step, [trace.rollout for trace in traces], time.monotonic() - began)
         self.evaluations.append(evaluation)
         self.seconds["validating"] = self.seconds.get("validating", 0.0) + evaluation.seconds
+        self.writer.validated(evaluation.to_json())
         self.progress.validated(evaluation.to_json())
         return evaluation
 
@@ -282,18 +284,74 @@ class Run:
         """Whether the step's mean reward is what the run was to stop at."""
         return self.config.stop_at is not None and record.metrics["reward"] >= self.config.stop_at
 
-    async def maybe_checkpoint(self, step: int) -> None:
+    async def maybe_checkpoint(self, step: int, total_steps: int) -> None:
+        """Saves where the step is due, or where its validation is the best so far; the last one is saved by ``finish``."""
         every = self.config.checkpoint.save_every
-        if every and step % every == 0:
+        scored = [evaluation for evaluation in self.evaluations if evaluation.step > 0]
+        best = bool(scored) and scored[-1].step == step and scored[-1].mean >= max(evaluation.mean for evaluation in scored)
+        if step < total_steps and ((every and step % every == 0) or (best and self.config.checkpoint.best)):
             await self.save_checkpoint()
 
-    async def finish(self) -> None:
-        """The last checkpoint and the last validation."""
-        await self.save_checkpoint()
-        if self.last_step and (not self.evaluations or self.evaluations[-1].step != self.last_step):
-            await self.validate(self.last_step)
-        await self.keep_best()
+    async def save_checkpoint(self) -> None:
+        """Saves the weights and the training state of the last durable step, unless that is done already, and removes what is no longer kept."""
+        from agentlightning.learning import checkpoints
 
+        learner = self.learner
+        if learner is None or self.last_step in (0, self._saved_step):
+            return
+        self.progress.phase("saving")
+        score = next((e.mean for e in self.evaluations if e.step == self.last_step), None)
+        extra: dict[str, Json] = {
+            "run_id": self.record.id,
+            "cursor": self._cursor,
+            "seconds": self.seconds,
+            "evaluations": [evaluation.to_json() for evaluation in self.evaluations],
+        }
+        began = time.monotonic()
+        saved = await self.engine.run_exclusive(
+            lambda: checkpoints.save(
+                self.checkpoints, learner, self.model.tokenizer, step=self.last_step, version=self.engine.version(), score=score, extra=extra
+            )
+        )
+        checkpoints.prune(self.checkpoints, self.config.checkpoint.keep, self.config.checkpoint.best)
+        self.checkpoint, self._saved_step = saved.path, saved.step
+        self.seconds["saving"] = self.seconds.get("saving", 0.0) + time.monotonic() - began
+        self.progress.checkpoint_saved(saved.path)
+
+    async def _load_latest(self) -> None:
+        """Takes over the latest checkpoint. Steps recorded after it are made again from their recorded rollouts."""
+        from agentlightning.learning import checkpoints
+
+        learner, latest = self.learner, checkpoints.latest(self.checkpoints)
+        if latest is None or learner is None:
+            self.progress.message("resuming from the start: no checkpoint was saved yet; recorded rollouts are used again")
+            return
+        await self.engine.set_version(latest.version, lambda: checkpoints.load_state(latest, learner))
+        self.last_step = self._saved_step = latest.step
+        self.checkpoint = latest.path
+        self._cursor = latest.extra["cursor"]
+        self.seconds = dict(latest.extra["seconds"])
+        self.evaluations = [Evaluation.from_json(value) for value in latest.extra["evaluations"]]
+        self.progress.message(f"resuming after step {latest.step} from {latest.path}")
+
+    async def finish(self) -> None:
+        """The last checkpoint and the last validation, whose score the checkpoint gets."""
+        from agentlightning.learning import checkpoints
+
+        await self.save_checkpoint()
+        if self.last_step and all(evaluation.step != self.last_step for evaluation in self.evaluations):
+            evaluation = await self.validate(self.last_step)
+            latest = checkpoints.latest(self.checkpoints)
+            if evaluation is not None and latest is not None and latest.step == self.last_step:
+                checkpoints.set_score(latest, evaluation.mean)
+                checkpoints.prune(self.checkpoints, self.config.checkpoint.keep, self.config.checkpoint.best)
+        best = checkpoints.best(self.checkpoints)
+        self.best_checkpoint = best.path if best is not None else None
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder that holds this run's checkpoints."""
+        return self.folder / "checkpoints"
 
     async def end(self, status: RunStatus) -> None:
         await self.store.end_run(self.record.id, status)

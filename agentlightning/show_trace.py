@@ -207,7 +207,7 @@ def _attempt_head(trace: AttemptTrace) -> RenderableType:
     if attempt.failure is not None:
         parts.append(Text(f"  {attempt.failure.reason}: {attempt.failure.message}", style="red"))
         if attempt.failure.traceback:
-            parts.append(Padding(Text(printable(attempt.failure.traceback.rstrip()), style="dim"), (0, 0, 0, 4)))
+            parts.append(Padding(Text(printable(attempt.failure.traceback.rstrip()), style="dim"), (0, 0, 0, 4), expand=False))
     return Group(*parts)
 
 
@@ -231,8 +231,9 @@ def _forest(view: RolloutView, trace: AttemptTrace, decode: Decoder | None, *, f
             below = children.get(node.id, [])
             if len(below) == 1:
                 stack.append((at, below[0]))
-            for number_, child in reversed(list(enumerate(below, 1)) if len(below) > 1 else []):
-                stack.append((at.add(Text(f"branch {number_} of {len(below)}", style="cyan")), child))
+                continue
+            branches = [(at.add(Text(f"branch {i} of {len(below)}", style="cyan")), child) for i, child in enumerate(below, 1)]
+            stack.extend(reversed(branches))
 
     trees: list[RenderableType] = []
     for root in children.get(None, []):
@@ -248,21 +249,26 @@ def _node(
 ) -> RenderableType:
     text = decode(node.token_ids) if decode is not None else " ".join(map(str, node.token_ids))
     if not node.sampled:
-        head = Text(f"given    {len(node.token_ids)} tokens", style="dim")
-        return Group(head, Padding(Text(printable(text if full else shorten(text)), style="dim"), (0, 0, 0, 2)))
-    head = Text.assemble(("sampled", "bold green"), f"  {len(node.token_ids)} tokens, version {node.version}")
-    if node.logprobs is not None and len(node.logprobs):
-        head.append(f", mean logprob {statistics.fmean(node.logprobs):.3f}")
-    if call is not None:
-        finish = next((str(sample.finish) for sample in call.samples if sample.node == node.id), "")
-        used = f", temperature {call.used.temperature:g}" if call.used is not None else ""
-        agent = f", agent {call.agent}" if call.agent else ""
-        head.append(f"  (call {call.index}, {call.wire}{agent}{f', {finish}' if finish else ''}{used}, {call.branch})", style="dim")
+        head = Text(f"given    {_tokens(len(node.token_ids))}", style="dim")
+        text = text.strip("\n")  # the template's line breaks between turns
+        return Group(head, Padding(Text(printable(text if full else shorten(text)), style="dim"), (0, 0, 0, 2), expand=False))
+    head = Text.assemble(("sampled", "bold green"), f"  {_tokens(len(node.token_ids))}")
     if credit is not None:
         head.append(f"  {_weight(credit)}", style="magenta" if credit.weights is not None else "yellow")
-    lines: list[RenderableType] = [head, Padding(Text(printable(text), style="green"), (0, 0, 0, 2))]
+    facts = [f"version {node.version}"]
+    if node.logprobs is not None and len(node.logprobs):
+        facts.append(f"mean logprob {statistics.fmean(node.logprobs):.3f}")
+    if call is not None:
+        facts += [f"call {call.index}", call.wire, call.branch]
+        facts += [str(sample.finish) for sample in call.samples if sample.node == node.id]
+        if call.agent:
+            facts.append(f"agent {call.agent}")
+        if call.used is not None:
+            facts.append(f"temperature {call.used.temperature:g}")
+    head.append(f"  ({', '.join(facts)})", style="dim")
+    lines: list[RenderableType] = [head, Padding(Text(printable(text), style="green"), (0, 0, 0, 2), expand=False)]
     if call is not None and any(sample.node == node.id for sample in call.samples):
-        lines += [Padding(_reward_line(reward), (0, 0, 0, 2)) for reward in rewards.get(call.id, ())]
+        lines += [Padding(_reward_line(reward), (0, 0, 0, 2), expand=False) for reward in rewards.get(call.id, ())]
     return Group(*lines)
 
 
@@ -273,6 +279,10 @@ def _weight(credit: _Credit) -> str:
     forced = len(credit.weights) - len(trained)
     value = f"weight {trained[0]:+.3f}" if trained else "no weight"
     return value + (f" ({counts({'forced': forced})})" if forced else "")
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,} token{'' if count == 1 else 's'}"
 
 
 def shorten(text: str, limit: int = SHORT) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -78,12 +78,11 @@ def check_tasks(tasks: object, name: str = "tasks") -> list[Json]:
     """The tasks of any sequence-like data set as a list. Raises TaskError, naming ``name``, for what is no data set, an empty one, or a task that is not JSON."""
     if tasks is None:
         raise TaskError(f"no tasks: pass {name}, a list of JSON values")
-    if isinstance(tasks, str | bytes | dict) or not (hasattr(tasks, "__len__") and hasattr(tasks, "__getitem__")):
-        hint = f"; load_tasks(...) reads a file" if isinstance(tasks, str) else ""
-        raise TaskError(
-            f"{name} is a {type(tasks).__name__}: expected a list of JSON values, or anything with a length and items by position{hint}"
-        )
-    sized, kind = cast("Sequence[Any]", tasks), type(cast(object, tasks)).__name__
+    kind = type(tasks).__name__
+    hint = "; load_tasks(PATH) reads a file" if isinstance(tasks, str) else ""
+    if isinstance(tasks, str | bytes | Mapping) or not (hasattr(tasks, "__len__") and hasattr(tasks, "__getitem__")):
+        raise TaskError(f"{name} is a {kind}: expected a list of JSON values, or anything with a length and items by position{hint}")
+    sized = cast("Sequence[Any]", tasks)
     try:
         items = [sized[i] for i in range(len(sized))]
     except (LookupError, TypeError) as error:

@@ -136,8 +136,14 @@ class Trainer:
         return self.evaluate(agent, tasks)
 
     def dev(self, agent: Any, tasks: Sequence[Json] | None = None, n: int = 3) -> DevReport:
-        """Runs ``n`` rollouts without training, prints what was called, recorded and scored, and everything that would keep this agent from being trained."""
-        return _run_sync(self._dev(agent, tasks, n))
+        """Runs ``n`` rollouts without training, and prints and returns what was called, recorded and scored, and everything that would keep this agent from
+        being trained."""
+        report = _run_sync(self._dev(agent, tasks, n))
+        if self.progress is True:
+            from rich import print as show
+
+            show(report)
+        return report
 
     # ------------------------------------------------------------------ how it goes
 
@@ -175,7 +181,8 @@ class Trainer:
         async with open_run(plan) as run, _stop_on_ctrl_c(run):
             groups = await run.sample(Mode.DEV, 0, run.take_tasks(n), 1)
             await run.end(RunStatus.FINISHED)
-            return dev_report(run.reports, [trace for group in groups for trace in group.traces], plan.agent, run.config)
+            traces = [trace for group in groups for trace in group.traces]
+            return dev_report(run.reports, traces, plan.agent, run.config, probe=run.pool.probe)
 
     def _plan(
         self,
@@ -264,7 +271,7 @@ async def _stop_on_ctrl_c(run: Run) -> AsyncIterator[None]:
 
 
 async def _result(run: Run, status: RunStatus, stopped_by: str | None) -> FitResult:
-    steps = await run.store.steps(run.record.id)
+    steps = [step for step in await run.store.steps(run.record.id) if step.step <= run.last_step]
     return FitResult(
         run_id=run.record.id,
         folder=run.folder,

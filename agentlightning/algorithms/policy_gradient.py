@@ -91,7 +91,7 @@ class PolicyGradient(Algorithm):
             record = await self.step(run, step)
             if run.should_validate(step, total_steps):
                 await run.validate(step)
-            await run.maybe_checkpoint(step)
+            await run.maybe_checkpoint(step, total_steps)
             if run.reached(record):
                 break
         await run.finish()

@@ -71,15 +71,19 @@ GRADER = Annotated[str | None, typer.Option(metavar="FILE.py:FN", help="grader(t
 JSON = Annotated[bool, typer.Option("--json", help="Write JSON to stdout; what is for people goes to stderr.")]
 
 
-@app.callback()
-def _root(  # pyright: ignore[reportUnusedFunction]  # typer calls it
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of every error. Anywhere on the line.")] = False,
-) -> None:
-    del debug  # read by Commands, wherever it stands
-    if version:
+def _print_version(asked: bool) -> None:
+    if asked:
         print(__version__)
         raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of every error. Anywhere on the line.")] = False,
+) -> None:
+    """Options of ``agl`` itself. Both act before this is called: see Commands."""
+    del version, debug
 
 
 @app.command()
@@ -140,7 +144,7 @@ def evaluate(
     grader: GRADER = None,
     json: JSON = False,
 ) -> None:
-    """Score an agent with a model as it is, with the settings of [evaluation] (greedy by default)."""
+    """Score an agent, without training. Sampling is set in [evaluation]: greedy by default."""
     from agentlightning.cli import training
     from agentlightning.cli.settings import settings
 
@@ -163,7 +167,7 @@ def dev(
     grader: GRADER = None,
     json: JSON = False,
 ) -> None:
-    """Run a few rollouts without training and say what would keep this agent from being trained."""
+    """Check an agent with a few rollouts. Says what was called, recorded and scored, and what would keep it from being trained."""
     from agentlightning.cli import training
     from agentlightning.cli.settings import settings
 
@@ -173,7 +177,7 @@ def dev(
 
 @app.command()
 def runs(output_dir: OUTPUT = None, config: CONFIG = None, json: JSON = False) -> None:
-    """List the runs of an output folder, newest first."""
+    """List runs, newest first."""
     from agentlightning.cli import reading
     from agentlightning.cli.settings import settings
 
@@ -185,12 +189,12 @@ def show(
     run: Annotated[str, typer.Argument(help="A run's id, name or folder, or `latest`.", show_default=False)],
     rollout: Annotated[str | None, typer.Argument(help="A rollout's id, as the list of a step shows it.", show_default=False)] = None,
     step: Annotated[int | None, typer.Option(help="List this step's rollouts.", show_default=False)] = None,
-    full: Annotated[bool, typer.Option(help="Show long given texts whole.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show long given texts whole.")] = False,
     output_dir: OUTPUT = None,
     config: CONFIG = None,
     json: JSON = False,
 ) -> None:
-    """Show a run (steps, rollouts by outcome, ledger), or one rollout's trace tree."""
+    """Show a run, or one of its rollouts. A run: steps, rollouts by outcome, ledger. A rollout: its trace tree, sampled tokens apart from given ones."""
     from agentlightning.cli import reading
     from agentlightning.cli.settings import settings
 
@@ -221,7 +225,7 @@ def show_config(
     reference: Annotated[bool, typer.Option("--reference", help="Print the page of all settings (Markdown).")] = False,
     json: JSON = False,
 ) -> None:
-    """Print every setting with its value and where it came from."""
+    """Print the settings, and where each comes from."""
     from agentlightning.cli import reading
     from agentlightning.cli.settings import settings
 

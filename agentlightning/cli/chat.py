@@ -8,6 +8,8 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentlightning.config import RunConfig
@@ -52,7 +54,7 @@ async def _load(config: RunConfig) -> tuple[Engine, Template]:
 def _converse(session: Session, loop: _Loop, model: str) -> None:
     interactive = sys.stdin.isatty()
     if interactive:
-        import readline  # noqa: F401  # gives input() a history and editing
+        import_module("readline")  # gives input() a history and editing
 
         print(f"{model}: {HELP}")
     while True:
@@ -107,8 +109,6 @@ class Session:
 
     async def reply(self, text: str, show: Callable[[str], None]) -> FinishReason:
         """Samples the next turn, handing its text to ``show`` as it grows."""
-        from dataclasses import replace
-
         asked = [*self.messages, Message("user", text)]
         prompt_ids = self._encode(asked)
         params = replace(self._params, stop_token_ids=self._template.stop_token_ids)

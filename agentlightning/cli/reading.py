@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def _exists(url: str) -> bool:
 
 
 @asynccontextmanager
-async def _open(url: str) -> AsyncIterator[Store]:
+async def _open(url: str) -> AsyncGenerator[Store]:
     store = open_store(url, create=False)
     try:
         yield store
@@ -97,16 +97,21 @@ async def _open(url: str) -> AsyncIterator[Store]:
 
 
 @asynccontextmanager
-async def _open_run(config: RunConfig, run: str) -> AsyncIterator[tuple[Store, RunRecord]]:
+async def _open_run(config: RunConfig, run: str) -> AsyncGenerator[tuple[Store, RunRecord]]:
     """The run that is meant by an id, a name (its newest), a folder, or ``latest``. Raises ConfigError that names those there are."""
-    folder = Path(run).expanduser()
-    of_folder = _url_of_folder(folder) if (folder / "config.json").is_file() else None
-    url = of_folder or store_url(config)
+    folder = _run_folder(run)
+    url = store_url(config) if folder is None else _url_of_folder(folder)
     if not _exists(url):
         raise ConfigError(f"no run {run!r}: there are no runs in {config.output_dir} (another place: --output-dir)")
     async with _open(url) as store:
         records = await store.runs()
-        yield store, find_run(records, run, folder if of_folder is not None else None, str(config.output_dir))
+        yield store, find_run(records, run, folder, str(config.output_dir))
+
+
+def _run_folder(run: str) -> Path | None:
+    """The folder that ``run`` names, if it is one that a run wrote."""
+    folder = Path(run).expanduser().resolve()
+    return folder if (folder / "config.json").is_file() else None
 
 
 def _url_of_folder(folder: Path) -> str:
@@ -115,13 +120,13 @@ def _url_of_folder(folder: Path) -> str:
         url = description["config"]["store"]["url"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"{folder / 'config.json'} is not what a run writes: {error}") from error
-    return url or f"sqlite:///{folder.resolve().parent / 'record.db'}"
+    return url or f"sqlite:///{folder.parent / 'record.db'}"
 
 
 def find_run(records: Sequence[RunRecord], run: str, folder: Path | None, place: str) -> RunRecord:
     """``records`` newest first. Raises ConfigError."""
     if folder is not None:
-        found = [record for record in records if Path(record.folder).resolve() == folder.resolve() or record.id == folder.resolve().name]
+        found = [record for record in records if Path(record.folder).resolve() == folder or record.id == folder.name]
     else:
         found = [record for record in records if run in (record.id, record.name, "latest")]
         found = found or [record for record in records if record.id.startswith(run)]

@@ -1,10 +1,10 @@
-"""``agl train``, ``agl eval``, ``agl dev``: hand what was asked for to a Trainer. Each returns the command's exit code."""
+"""``agl train``, ``agl eval``, ``agl dev``: hand what was asked for to a Trainer. Each returns the command's exit code, as cli/app.py lists them."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentlightning.cli.output import write, write_json
 from agentlightning.config import Resolved
@@ -46,9 +46,8 @@ def dev(resolved: Resolved, agent: str, *, tasks: Path | None, n: int, grader: s
 
     trainer = _trainer(resolved, grader, json=json)
     report = trainer.dev(agent, load_tasks(_needed(tasks, "dev")), n)
-    if json:
-        write_json(report.to_json())
-    return 0
+    write_json(report.to_json()) if json else write(report)
+    return 0 if report.trainable else 1
 
 
 def _trainer(resolved: Resolved, grader: str | None, *, json: bool) -> Trainer:
@@ -57,9 +56,7 @@ def _trainer(resolved: Resolved, grader: str | None, *, json: bool) -> Trainer:
     from agentlightning.metrics import make_progress
     from agentlightning.trainer import Trainer
 
-    algorithm: Any = resolved.algorithm
     return Trainer(
-        algorithm=algorithm,
         config=resolved,
         grader=load_object(grader) if grader is not None else None,
         progress=make_progress(True, sys.stderr if json else None),

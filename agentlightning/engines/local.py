@@ -154,7 +154,7 @@ class LocalEngine:
     def context_length(self) -> int:
         """Tokens a prompt and its sample may hold together. Known once started."""
         if self._context is None:
-            raise EngineError("the engine has not been started: await engine.start()")
+            raise EngineError(self._over or "the engine has not been started: await engine.start()")
         return self._context
 
     def version(self, policy: str = "main") -> int:
@@ -213,13 +213,13 @@ class LocalEngine:
         """
         return cast(T, await self._run(work, changes_weights=False, release_memory=release_memory))
 
-    async def set_version(self, version: int) -> None:
-        """Names the weights as they are now, after a checkpoint was loaded, say. Every kept prefix is forgotten. A version only grows."""
+    async def set_version(self, version: int, work: Callable[[], object] = lambda: None) -> None:
+        """Runs ``work``, which loads weights from a checkpoint, say, and names them ``version``. Every kept prefix is forgotten. A version only grows."""
         if version < self.version(self._policy):
             raise EngineError(
                 f"policy {self._policy!r} is at version {self.version(self._policy)}, which cannot become {version}: versions only grow"
             )
-        await self._run(lambda: None, changes_weights=True, new_version=version)
+        await self._run(work, changes_weights=True, new_version=version)
 
     @property
     def load(self) -> Load:

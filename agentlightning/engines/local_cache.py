@@ -99,7 +99,10 @@ class SlotCache(Cache):
 
     def free(self) -> None:
         """Gives the memory of all rows back."""
-        self.resize(0, 0)
+        for store in (self._keys, self._values):
+            for layer, held in store.items():
+                store[layer] = held[:0, :, :0].clone()
+        self.rows = self.tokens = 0
 
     def move(self, source: int, target: int, length: int) -> None:
         for held in self._tensors():

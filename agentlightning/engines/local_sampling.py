@@ -19,6 +19,9 @@ _BLOCK = 256
 _FIRST_CANDIDATES = 1024
 """How many of the likeliest tokens are ranked before the whole vocabulary is: top_p seldom reaches further."""
 
+_LONGEST_CHARACTER = 4
+"""Tokens that one character can be spread over: more without a whole one are bytes that are no text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
@@ -160,7 +163,8 @@ class StopStrings:
         self._ids.append(token_id)
         before = self._decode(self._ids[self._shown : self._read])
         after = self._decode(self._ids[self._shown :])
-        if len(after) <= len(before) or after.endswith("\ufffd"):
+        unfinished = len(after) <= len(before) or after.endswith("\ufffd")
+        if unfinished and len(self._ids) - self._read < _LONGEST_CHARACTER:
             return None
         self._shown, self._read = self._read, len(self._ids)
         text = self._tail + after[len(before) :]

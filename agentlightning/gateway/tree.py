@@ -246,10 +246,14 @@ class TraceTree:
         while leaf is not None:
             path = leaf.path()
             rendering = template.render(_substituted(path, messages), tools, {step.position: step.as_turn(template) for step in path})
-            differs = next((i for i, step in enumerate(path) if _digest(rendering.texts[i]) != step.before), None)
-            if rendering.rewrote is None and differs is None:
-                return leaf, rendering.texts
-            leaf = path[differs - 1] if differs and rendering.rewrote is None else None
+            if rendering.rewrote is not None:
+                first = min(rendering.rewritten, default=0)
+                kept = sum(step.position < first for step in path)
+            else:
+                kept = next((i for i, step in enumerate(path) if _digest(rendering.texts[i]) != step.before), len(path))
+                if kept == len(path):
+                    return leaf, rendering.texts
+            leaf = path[kept - 1] if kept else None
         return None, template.render(messages, tools, {}).texts
 
     def _changed(

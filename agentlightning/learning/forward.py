@@ -5,7 +5,7 @@ Nothing of a model is rewritten: the base model is called with token ids, positi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -43,7 +43,7 @@ def _mask(ends_T: Tensor, model: PreTrainedModel) -> Tensor:
 
 
 @contextmanager
-def gradient_checkpointing(model: PreTrainedModel) -> Iterator[None]:
+def gradient_checkpointing(model: PreTrainedModel) -> Generator[None]:
     """Keeps only the inputs of the model's layers for the backward pass and computes the rest anew.
 
     transformers' own switch works in training mode alone, which would also turn dropout on. Raises ModelError where the model has no such layers.

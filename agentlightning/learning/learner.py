@@ -11,7 +11,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -178,7 +178,7 @@ class Learner:
         return torch.promote_types(self.model.dtype, torch.float32)
 
     @contextmanager
-    def _training(self) -> Iterator[None]:
+    def _training(self) -> Generator[None]:
         """Parameters require gradients in here. The model stays in evaluation mode: dropout would make the new logprobs another policy's."""
         self.model.eval()
         checkpointing = gradient_checkpointing(self.model) if self.config.gradient_checkpointing else contextlib.nullcontext()

@@ -18,7 +18,7 @@ from agentlightning.loading import AgentSource
 from agentlightning.runners.job import ENDPOINT_VARIABLES, IN_AGENT, Job
 from agentlightning.runners.process import Launcher, Zygote, end
 from agentlightning.runners.report import OutputLog
-from agentlightning.runners.scan import ClientFound, EnvironmentRead, find_clients, proxies_in
+from agentlightning.runners.scan import ClientFound, EnvironmentRead, FixedSetting, find_clients, fixed_settings, proxies_in
 from agentlightning.types import Json, Mode
 
 Isolation = Literal["thread", "process"]
@@ -32,18 +32,21 @@ PLACEHOLDER = "http://127.0.0.1:9/a/placeholder"
 
 @dataclass(frozen=True, slots=True)
 class AgentProbe:
-    """What is known of an agent before it runs: its ``modes`` and ``parameters``, and where it might miss the endpoint (``clients``, ``reads``, ``proxies``).
+    """What is known of an agent before it runs: its ``modes`` and ``parameters``, and what may lead its calls past the endpoint.
 
-    ``modules`` are libraries worth loading once for all attempts, ``tainted`` those that must not be. ``placeholder`` clients were made from the environment.
+    That is: parameters it never reads (``unused``), ``clients`` made at import, ``reads`` of endpoint variables at import, ``settings`` in its text
+    (a hard-coded base URL), and ``proxies``. ``modules`` are libraries worth loading once for all attempts, ``tainted`` those that must not be.
     """
 
     name: str
     isolation: Isolation
     modes: frozenset[Mode]
     parameters: frozenset[str]
+    unused: frozenset[str]
     needs_template: bool
     clients: tuple[ClientFound, ...] = ()
     reads: tuple[EnvironmentRead, ...] = ()
+    settings: tuple[FixedSetting, ...] = ()
     proxies: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     tainted: tuple[str, ...] = ()
@@ -86,14 +89,15 @@ async def check_agent(
     agent = spec.load()
     homes = {getattr(method.function, "__module__", None) for method in agent.methods.values()}
     modules = [sys.modules[name] for name in homes if isinstance(name, str) and name in sys.modules]
-    source = spec.source or AgentSource(None, next(iter(homes), None) or "", spec.name, spec.name)
     return AgentProbe(
         name=spec.name,
         isolation=chosen,
         modes=frozenset(agent.methods),
         parameters=agent.parameters,
+        unused=agent.unused,
         needs_template=agent.needs_template,
-        clients=tuple(find_clients(source, modules)),
+        clients=tuple(find_clients(modules)),
+        settings=tuple(fixed_settings(modules)),
         proxies=tuple(proxies_in(os.environ)),
     )
 
@@ -134,9 +138,11 @@ async def _probe(name: str, source: AgentSource, env: Mapping[str, str]) -> Agen
         isolation="process",
         modes=frozenset(map(Mode, found["modes"])),
         parameters=frozenset(found["parameters"]),
+        unused=frozenset(found["unused"]),
         needs_template=found["needs_template"],
         clients=tuple(ClientFound(**client) for client in found["clients"]),
         reads=tuple(EnvironmentRead(**read) for read in found["reads"]),
+        settings=tuple(FixedSetting(**setting) for setting in found["settings"]),
         proxies=tuple(found["proxies"]),
         modules=tuple(found["modules"]),
         tainted=tuple(found["tainted"]),

@@ -19,7 +19,7 @@ from agentlightning.agent import make_agent
 from agentlightning.errors import ConfigError
 from agentlightning.loading import AgentSource, import_source, user_traceback
 from agentlightning.runners.job import Job, Ran, execute, failure_of, ran_to_json, seed_everything, settle_environment
-from agentlightning.runners.scan import EnvironmentReads, find_clients, heavy_modules, proxies_in
+from agentlightning.runners.scan import EnvironmentReads, find_clients, fixed_settings, heavy_modules, proxies_in, user_modules
 from agentlightning.runners.wire import frame, write_all
 from agentlightning.types import Failure, Json, Reason
 
@@ -73,12 +73,15 @@ def probe(source: AgentSource) -> dict[str, Json]:
         except ConfigError as error:
             cause = error.__cause__
             return {"error": str(error), "traceback": "" if cause is None else user_traceback(cause)}
+    modules = user_modules(source)
     heavy, tainted = heavy_modules(before, source, reads.libraries)
     return {
         "modes": [str(mode) for mode in agent.methods],
         "parameters": sorted(agent.parameters),
+        "unused": sorted(agent.unused),
         "needs_template": agent.needs_template,
-        "clients": [client.to_json() for client in find_clients(source)],
+        "clients": [client.to_json() for client in find_clients(modules)],
+        "settings": [setting.to_json() for setting in fixed_settings(modules)],
         "reads": [read.to_json() for read in reads.by_user],
         "proxies": proxies_in(os.environ),
         "modules": heavy,

@@ -78,9 +78,9 @@ def needs_grader(ran: Ran, rollout: Rollout, usage: AttemptUsage) -> bool:
 def _decide(
     rollout: Rollout, ran: Ran, usage: AttemptUsage, emitted: Sequence[Reward], graded: float | Failure | None
 ) -> tuple[float, str] | Failure:
-    if usage.incomplete:  # before all else: such an attempt may never be trained, and a scored failure would be
-        return Failure(Reason.INCOMPLETE, f"{usage.incomplete} of its {usage.calls} calls could not be recorded whole", _traceback(ran))
     if isinstance(ran, Failure):
+        if usage.incomplete:  # before all else: such an attempt may never be trained, and a failure can be scored
+            return _incomplete(usage, ran.traceback)
         if ran.reason is Reason.AGENT_ERROR and usage.context_length_errors:
             return Failure(Reason.CONTEXT_LENGTH, f"a prompt did not fit the model's context, and then: {ran.message}", ran.traceback)
         return ran
@@ -104,7 +104,7 @@ def _decide(
 def _endpoint_failure(rollout: Rollout, usage: AttemptUsage) -> Failure | None:
     """In training an attempt whose agent got no reply from the endpoint has nothing to train."""
     if usage.incomplete:
-        return Failure(Reason.INCOMPLETE, f"{usage.incomplete} of its {usage.calls} calls could not be recorded whole")
+        return _incomplete(usage)
     if rollout.mode is not Mode.TRAIN or usage.calls > usage.refused + usage.abandoned:
         return None
     if usage.abandoned:
@@ -122,8 +122,9 @@ def _endpoint_failure(rollout: Rollout, usage: AttemptUsage) -> Failure | None:
     )
 
 
-def _traceback(ran: Ran) -> str:
-    return ran.traceback if isinstance(ran, Failure) else ""
+def _incomplete(usage: AttemptUsage, traceback: str = "") -> Failure:
+    message = f"{usage.incomplete} of its {usage.calls} calls could not be recorded whole: {usage.last_error}"
+    return Failure(Reason.INCOMPLETE, message, traceback)
 
 
 def _last_reward(emitted: Sequence[Reward]) -> Reward | None:

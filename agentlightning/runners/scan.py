@@ -5,6 +5,7 @@ This is what lets the dev report name the cause when no call reaches the endpoin
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -36,6 +37,17 @@ class EnvironmentRead:
 
     variable: str
     place: str
+
+    def to_json(self) -> dict[str, Json]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSetting:
+    """Something in the user's text that leads calls to a fixed place: ``what`` it says, at ``place`` (``file.py:12``)."""
+
+    place: str
+    what: str
 
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
@@ -85,10 +97,20 @@ def _top(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).split(".")[0]
 
 
-def find_clients(source: AgentSource, modules: Iterable[ModuleType] | None = None) -> list[ClientFound]:
-    """Objects with a base URL that the user's modules hold at their top level."""
-    if modules is None:
-        modules = [module for module in list(sys.modules.values()) if _is_users(module, source)]
+def user_modules(source: AgentSource) -> list[ModuleType]:
+    """Loaded modules that are the user's."""
+    return [module for module in list(sys.modules.values()) if _is_users(module, source)]
+
+
+def _is_users(module: ModuleType, source: AgentSource) -> bool:
+    file, name = getattr(module, "__file__", None), getattr(module, "__name__", "")
+    if not isinstance(file, str) or name.startswith("agentlightning."):
+        return False
+    return name.split(".")[0] == source.package or not is_library(file)
+
+
+def find_clients(modules: Iterable[ModuleType]) -> list[ClientFound]:
+    """Objects with a base URL that modules hold at their top level."""
     found: list[ClientFound] = []
     for module in modules:
         for name, value in list(vars(module).items()):
@@ -98,12 +120,36 @@ def find_clients(source: AgentSource, modules: Iterable[ModuleType] | None = Non
     return list(dict.fromkeys(found))
 
 
-def _is_users(module: ModuleType, source: AgentSource) -> bool:
-    file = getattr(module, "__file__", None)
-    name = getattr(module, "__name__", "")
-    return (
-        isinstance(file, str) and not name.startswith("agentlightning.") and (not is_library(file) or name.split(".")[0] == source.package)
-    )
+_URL_ARGUMENTS = ("base_url", "api_base", "openai_api_base", "anthropic_api_url", "endpoint", "host")
+
+
+def fixed_settings(modules: Iterable[ModuleType]) -> list[FixedSetting]:
+    """Places in the text of modules that lead calls somewhere fixed: a URL given as a client's argument, or an endpoint variable that is set."""
+    found: list[FixedSetting] = []
+    for module in modules:
+        try:
+            file = Path(str(module.__file__))
+            tree = ast.parse(file.read_bytes())
+        except (OSError, SyntaxError, ValueError):  # no source to look at, so nothing is found in it
+            continue
+        for node in ast.walk(tree):
+            what = _fixed(node)
+            if what is not None:
+                found.append(FixedSetting(f"{file.name}:{getattr(node, 'lineno', 0)}", what))
+    return found
+
+
+def _fixed(node: ast.AST) -> str | None:
+    if isinstance(node, ast.keyword) and node.arg in _URL_ARGUMENTS and isinstance(node.value, ast.Constant):
+        return f"{node.arg}={node.value.value!r}" if str(node.value.value).startswith(("http://", "https://")) else None
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+        target = node.targets[0]
+        if isinstance(target.slice, ast.Constant) and target.slice.value in ENDPOINT_VARIABLES and "environ" in ast.unparse(target.value):
+            return ast.unparse(target)
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("load_dotenv"):
+        overrides = any(keyword.arg == "override" and ast.unparse(keyword.value) == "True" for keyword in node.keywords)
+        return "load_dotenv(override=True)" if overrides else None
+    return None
 
 
 def _base_url(value: object) -> str | None:

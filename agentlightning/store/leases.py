@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Table, Text, column, func, insert, select, update
+from sqlalchemy import Column, ColumnElement, Connection, Table, Text, column, func, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agentlightning.errors import LeaseLost, StoreError
 from agentlightning.store.rows import Params, failure_params, to_attempt, to_rollout
 from agentlightning.store.runs import require_run
-from agentlightning.store.schema import attempts, rewards, rollouts
+from agentlightning.store.schema import RUNNING, attempts, rewards, rollouts
 from agentlightning.types import Attempt, Failure, Reason, Rollout, Status
 
 
@@ -75,7 +76,7 @@ def lease(connection: Connection, run_id: str, runner_id: str, limit: int, secon
 
 def renew(connection: Connection, attempt_id: str, lease_until: float) -> bool:
     """Whether the attempt was still running, and now is until ``lease_until``."""
-    alive = update(attempts).where(attempts.c.id == attempt_id, attempts.c.status == Status.RUNNING.value)
+    alive = update(attempts).where(attempts.c.id == attempt_id, RUNNING)
     return connection.execute(alive.values(lease_until=lease_until)).rowcount == 1
 
 
@@ -103,7 +104,7 @@ def retry(connection: Connection, attempt_id: str, failure: Failure, now: float)
 def expire(connection: Connection, now: float, max_attempts: int) -> list[Attempt]:
     """Ends the attempts whose lease has passed; their rollouts are queued again, or fail after ``max_attempts``."""
     ended: list[str] = []
-    for attempt in select_attempts(connection, attempts.c.status == Status.RUNNING.value, attempts.c.lease_until < now):
+    for attempt in select_attempts(connection, RUNNING, attempts.c.lease_until < now, order=attempts.c.lease_until):
         failure = Failure(
             Reason.LOST, f"runner {attempt.runner_id} gave no sign of life for {now - attempt.lease_until:.1f} s past its lease"
         )
@@ -143,9 +144,9 @@ def select_rollouts(connection: Connection, *where: ColumnElement[bool]) -> list
     return [to_rollout(row) for row in connection.execute(select(rollouts).where(*where).order_by(rollouts.c.seq)).mappings()]
 
 
-def select_attempts(connection: Connection, *where: ColumnElement[bool]) -> list[Attempt]:
+def select_attempts(connection: Connection, *where: ColumnElement[bool], order: Column[Any] = attempts.c.seq) -> list[Attempt]:
     """The attempts that meet every condition, in order of creation."""
-    return [to_attempt(row) for row in connection.execute(select(attempts).where(*where).order_by(attempts.c.seq)).mappings()]
+    return [to_attempt(row) for row in connection.execute(select(attempts).where(*where).order_by(order)).mappings()]
 
 
 def select_final(connection: Connection, rollout_ids: Sequence[str]) -> tuple[list[Rollout], str | None]:
@@ -170,7 +171,7 @@ def _end(connection: Connection, attempt_id: str, by: EndedBy, result: Params, n
 
     Raises LeaseLost where something else ended it, StoreError where there is none.
     """
-    running = update(attempts).where(attempts.c.id == attempt_id, attempts.c.status == Status.RUNNING.value)
+    running = update(attempts).where(attempts.c.id == attempt_id, RUNNING)
     values = {"ended_at": now, "ended_by": by.value, **result}
     if connection.execute(running.values(values)).rowcount == 1:
         return None

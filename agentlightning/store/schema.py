@@ -114,8 +114,12 @@ attempts = Table(
     UniqueConstraint("rollout_id", "number"),
 )
 
+RUNNING = attempts.c.status == text("'running'")
+"""The condition of the two indexes below, spelt as they are: a bound value would keep SQLite from using them."""
+
 # The rule that a rollout never has two running attempts is the database's own, whatever a program does.
-Index("attempts_running", attempts.c.rollout_id, unique=True, sqlite_where=text("status = 'running'"))
+Index("attempts_running", attempts.c.rollout_id, unique=True, sqlite_where=RUNNING)
+Index("attempts_by_lease", attempts.c.lease_until, sqlite_where=RUNNING)
 
 calls = Table(
     "calls",

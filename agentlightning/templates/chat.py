@@ -29,16 +29,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Turn:
-    """A message on its way to the template: its text escaped or a marker, and which messages' samples it stands for."""
+    """A message on its way to the template: its text escaped or a marker, and which messages' samples it holds."""
 
     role: str
     content: str
     fields: dict[str, Json] = field(default_factory=dict[str, Json])
     samples: tuple[int, ...] = ()
+    merged: bool = False
 
     def joined(self, other: _Turn) -> _Turn:
         text = "\n\n".join(part for part in (self.content, other.content) if part)
-        return _Turn(self.role, text, {**other.fields, **self.fields}, self.samples + other.samples)
+        return _Turn(self.role, text, {**other.fields, **self.fields}, self.samples + other.samples, True)
 
 
 class ChatTemplate:
@@ -85,8 +86,7 @@ class ChatTemplate:
             offered if offered and self.native_tools else None,
             True,
         )
-        joined = {i for turn in turns if len(turn.samples) + (MARKER.fullmatch(turn.content) is None) > 1 for i in turn.samples}
-        return self._split(text, sampled, joined)
+        return self._split(text, sampled, {i for turn in turns if turn.merged for i in turn.samples})
 
     def _apply(self, messages: Sequence[Json], tools: Sequence[Json] | None, generate: bool) -> str:
         try:
@@ -167,8 +167,9 @@ class ChatTemplate:
         found = self.probe
         accepted: list[_Turn] = []
         waiting: _Turn | None = None
+        first_system = found.system if any(turn.role == "user" for turn in turns) else found.lone_system
         for position, turn in enumerate(turns):
-            if turn.role == "system" and not (found.system if position == 0 else found.later_system):
+            if turn.role == "system" and not (found.later_system if position else first_system):
                 turn = _Turn("user", turn.content)
                 waiting = waiting.joined(turn) if waiting else turn
                 continue
@@ -311,5 +312,5 @@ def _canonical(arguments: str) -> str:
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
-        return arguments.strip() or "{}"
+        return arguments if arguments.strip() else "{}"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else arguments

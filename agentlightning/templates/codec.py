@@ -52,11 +52,9 @@ class Codec:
         if not text:
             return array("i")
         try:
-            return self._encode(text, start)
+            text.encode()
         except UnicodeEncodeError:
-            return self._encode(_SURROGATE.sub("\ufffd", text), start)
-
-    def _encode(self, text: str, start: bool) -> array[int]:
+            text = _SURROGATE.sub("\ufffd", text)
         if ESCAPE not in text:
             ids = self._whole(text, start)
             written = sum(found[0] != self._unknown for found in self._guard.pattern.finditer(text))

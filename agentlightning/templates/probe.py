@@ -25,14 +25,16 @@ class Probe:
     """What was found. Texts are the template's own."""
 
     system: bool
-    """A system message is shown (perhaps inside the first user turn)."""
+    """A system message is shown before everything else (perhaps inside the first user turn), and stays there."""
+    lone_system: bool
+    """So is one without a user message."""
     later_system: bool
-    """So is one after the first turns."""
+    """One after the first turns is shown in its place."""
     repeated_users: bool
     """Two user messages in a row are both shown."""
     repeated_assistants: bool
     tools: bool
-    """A tool's name, description and parameters are shown."""
+    """A tool's name, description and parameters are shown, before the first reply."""
     call_format: str | None
     """The format that an assistant's tool call is rendered in; None: it is dropped, refused or in no known format."""
     results: bool
@@ -78,6 +80,9 @@ _TOOL = {
 _CALL = {"id": "call_0", "type": "function", "function": {"name": _NAME, "arguments": {_PARAMETER: _VALUE}}}
 
 
+_system: Json = {"role": "system", "content": _SYSTEM}
+
+
 def _user(text: str = _USER) -> Json:
     return {"role": "user", "content": text}
 
@@ -103,8 +108,14 @@ def probe(render: Render, guard: Guard, *, reasoning: bool) -> Probe:
             return ""
 
     def shows(words: Sequence[str], messages: Sequence[Json], tools: Sequence[Json] | None = None) -> bool:
+        """All words, in this order."""
         text = attempt(messages, tools)
-        return all(word in text for word in words)
+        at = 0
+        for word in words:
+            at = text.find(word, at) + 1
+            if not at:
+                return False
+        return True
 
     with_call = [_user(), _assistant(), _result(), _result(_RESULT_2, "call_1")]
     both = (_USER, _REPLY, _RESULT, _RESULT_2)
@@ -131,11 +142,16 @@ def probe(render: Render, guard: Guard, *, reasoning: bool) -> Probe:
     common = _shared_start([prompt, *heads])
     field_read = any(seen)
     return Probe(
-        system=shows((_SYSTEM, _USER), [{"role": "system", "content": _SYSTEM}, _user()]),
-        later_system=shows((_SYSTEM, _USER_2), [_user(), _assistant(), {"role": "system", "content": _SYSTEM}, _user(_USER_2)]),
+        system=shows((_SYSTEM, _USER), [_system, _user()])
+        and shows((_SYSTEM, _USER, _REPLY), [_system, _user(), _assistant(), _user(_USER_2)]),
+        lone_system=_SYSTEM in attempt([_system]),
+        later_system=shows((_REPLY, _SYSTEM, _USER_2), [_user(), _assistant(), _system, _user(_USER_2)]),
         repeated_users=shows((_USER, _USER_2), [_user(), _user(_USER_2)]),
         repeated_assistants=shows((_REPLY, _REPLY_2), [_user(), _assistant(), _assistant(_REPLY_2), _user(_USER_2)]),
-        tools=shows((_NAME, _WHAT, _PARAMETER), [_user()], [_TOOL]),
+        tools=all(
+            shows((word, _USER_2), [_user(_USER_2)], [_TOOL]) and shows((word, _REPLY), [_user(), _assistant(), _user(_USER_2)], [_TOOL])
+            for word in (_NAME, _WHAT, _PARAMETER)
+        ),
         call_format=_call_format(attempt([_user(), _assistant("", tool_calls=[_CALL]), _result()], [_TOOL], False), guard),
         results=results,
         reasoning=reasoning,

@@ -20,6 +20,20 @@ from agentlightning.types import Attempt, Call, Mode, Node, Rollout, RunRecord, 
 from tests.gateway.scripted import GlassTemplate, ScriptedEngine
 
 
+class Paths:
+    """The tokens from the root to a node."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+
+    def ids(self, node: int | None) -> list[int]:
+        parts: list[list[int]] = []
+        while node is not None:
+            parts.append(self.nodes[node].token_ids.tolist())
+            node = self.nodes[node].parent
+        return [token for part in reversed(parts) for token in part]
+
+
 class Visit:
     """An open attempt."""
 
@@ -39,13 +53,7 @@ class Visit:
         return await self.house.store.nodes(self.attempt.id)
 
     async def path_ids(self, node: int | None) -> list[int]:
-        """The tokens from the root to a node."""
-        nodes = await self.nodes()
-        ids: list[list[int]] = []
-        while node is not None:
-            ids.append(nodes[node].token_ids.tolist())
-            node = nodes[node].parent
-        return [token for part in reversed(ids) for token in part]
+        return Paths(await self.nodes()).ids(node)
 
     async def end(self) -> AttemptUsage:
         return await self.house.gateway.end(self.attempt.id)
@@ -100,7 +108,10 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
         scripted = ScriptedEngine(template, **engine)
         used = wrap(store)
         gateway = Gateway(
-            used, policies or {"main": Policy("main", scripted, template)}, config or GatewayConfig(orphan_grace=0.3, drain=2), deterministic=deterministic
+            used,
+            policies or {"main": Policy("main", scripted, template)},
+            config or GatewayConfig(orphan_grace=0.3, drain=2),
+            deterministic=deterministic,
         )
         await gateway.start()
         houses.append(House(used, scripted, template, gateway))

@@ -63,13 +63,15 @@ class ScriptedEngine:
     async def _sample(self, request: SampleRequest, on_tokens: OnTokens | None) -> Sample:
         if len(request.prompt_ids) >= self.context_length:
             raise ContextLengthError(len(request.prompt_ids), self.context_length)
-        said = self.answer(self.template.decode(request.prompt_ids), request) if self.answer else self.script.pop(0) if self.script else "ok"
+        said = (
+            self.answer(self.template.decode(request.prompt_ids), request) if self.answer else self.script.pop(0) if self.script else "ok"
+        )
         if isinstance(said, Exception):
             raise said
         ids, finish, stop = self.draw(said, request)
         for start in range(0, len(ids), self.chunk):
-            while self.hold is not None and not self.hold.is_set():
-                await asyncio.sleep(0.002)  # the event may be set from another thread
+            while self.hold is not None and not self.hold.is_set():  # noqa: ASYNC110 - it is set from another thread
+                await asyncio.sleep(0.002)
             await asyncio.sleep(self.delay)
             if on_tokens is not None:
                 on_tokens(ids[start : start + self.chunk])
@@ -125,7 +127,7 @@ class GlassTemplate:
         last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
         texts: list[str] = []
         text = f"[{len(messages)}]\n" if self.counts else ""
-        rewrote = None
+        rewritten: list[int] = []
         if tools:
             text += f"{START}tools\n{json.dumps([tool.name for tool in tools])}{END}\n"
         for i, message in enumerate(messages):
@@ -133,7 +135,7 @@ class GlassTemplate:
             if i in sampled:
                 texts.append(text)
                 if self.drops_reasoning and "<think>" in sampled[i].text and i < last_user:
-                    rewrote = "it drops earlier reasoning"
+                    rewritten.append(i)
                 text = "\n" if sampled[i].ended_with else END + "\n"
                 continue
             if message.reasoning and not (self.drops_reasoning and i < last_user):
@@ -142,9 +144,11 @@ class GlassTemplate:
                 text += f"[{message.tool_call_id}]"
             text += message.content
             for call in message.tool_calls:
-                text += f'<tool_call>{{"name": "{call.name}", "arguments": {call.arguments}}}</tool_call>' + (call.id if self.shows_ids else "")
+                text += f'<tool_call>{{"name": "{call.name}", "arguments": {call.arguments}}}</tool_call>' + (
+                    call.id if self.shows_ids else ""
+                )
             text += END + "\n"
-        return Rendering((*texts, f"{text}{START}assistant\n"), rewrote)
+        return Rendering((*texts, f"{text}{START}assistant\n"), "it drops earlier reasoning" if rewritten else None, tuple(rewritten))
 
     def encode(self, text: str, *, start: bool) -> array[int]:
         self.encoded += len(text)
@@ -182,7 +186,7 @@ class GlassTemplate:
         content = _CALL.sub(take, text)
         return Message("assistant", content, tuple(calls), None, None, thought[1] if thought else None)
 
-    def stream(self, tools: Sequence[Tool], *, stop: Sequence[str] = ()) -> GlassParser:
+    def stream(self, tools: Sequence[Tool], stop: Sequence[str] = ()) -> GlassParser:
         return GlassParser(self, tools)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 from typing import Any
@@ -90,7 +91,7 @@ async def test_a_tool_conversation_keeps_every_token(house: House, stream: bool)
     assert finishes == ["tool_calls", "stop", "stop"]
     calls = await visit.calls()
     assert [call.branch for call in calls] == ["root", "continued", "continued"]
-    for before, after in zip(calls, calls[1:], strict=False):
+    for before, after in itertools.pairwise(calls):
         whole = await visit.path_ids(before.samples[0].node)
         assert (await visit.path_ids(after.prompt_node))[: len(whole)] == whole
     assert [request.prompt_ids.tolist() for request in house.engine.requests] == [await visit.path_ids(call.prompt_node) for call in calls]

@@ -127,7 +127,7 @@ def test_what_a_client_does_to_a_turn_does_not_change_its_tokens(damage: str, sh
         lambda m: replace(m, reasoning="I thought of something else"),
     ],
 )
-def test_an_edited_turn_is_a_branch_and_never_a_splice(edit) -> None:  # noqa: ANN001
+def test_an_edited_turn_is_a_branch_and_never_a_splice(edit) -> None:
     talk = Talk()
     reply = talk.ask([user("q")], "<think>so</think>I compute." + calls('{"expression": "17 * 23"}'), tools=TOOLS)
     edited = edit(reply)
@@ -228,6 +228,18 @@ def test_a_template_that_drops_earlier_reasoning_makes_a_branch_with_that_reason
     assert "hm" not in talk.text()
 
 
+def test_what_came_before_the_dropped_reasoning_is_kept() -> None:
+    talk = Talk(GlassTemplate(drops_reasoning=True))
+    history = [user("q")]
+    for say in ("plain", "<think>hm</think>thought"):
+        history += [talk.ask(history, say), user("more")]
+    talk.ask(history)
+    assert talk.branch == "template"
+    assert talk.plan.parent is not None
+    assert talk.plan.parent.position == 1
+    assert "hm" not in talk.text()
+
+
 def test_a_template_that_rewrites_its_beginning_is_never_spliced() -> None:
     talk = Talk(GlassTemplate(counts=True))
     reply = talk.ask([user("q")], "a")
@@ -284,7 +296,7 @@ def test_policies_do_not_continue_each_other() -> None:
 
 def test_a_template_that_renders_nothing_is_refused() -> None:
     class Empty(GlassTemplate):
-        def render(self, messages, tools, sampled):  # noqa: ANN001, ANN202
+        def render(self, messages, tools, sampled):
             return replace(super().render(messages, tools, sampled), texts=("",))
 
     with pytest.raises(TemplateError, match="nothing"):
@@ -330,7 +342,7 @@ def test_any_way_to_write_the_same_arguments_is_the_same(value: object) -> None:
     assert len({canonical_arguments(text) for text in written}) == 1
 
 
-TEXT = st.text(alphabet="ab <>\n{}\"é", max_size=6)
+TEXT = st.text(alphabet='ab <>\n{}"é', max_size=6)
 
 
 @st.composite

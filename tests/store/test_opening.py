@@ -212,7 +212,7 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path, ne
 def test_several_processes_may_make_the_same_database_at_once(tmp_path: Path) -> None:
     program = (
         "import sys, agentlightning.store.sqlite; from agentlightning.store import open_store; print(flush=True); input()\n"
-        "for i in range(8): open_store(f'sqlite:///{sys.argv[1]}/{i}.db')"
+        "for i in range(5): open_store(f'sqlite:///{sys.argv[1]}/{i}.db')"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     children = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], **pipes) for _ in range(3)]

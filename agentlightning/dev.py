@@ -1,0 +1,455 @@
+"""The dev report: what a few rollouts called, what was recorded, what they were worth, and everything that would keep the agent from being trained.
+
+It is the first thing a new user runs. All of it is pure: facts of attempts in, findings and text out. A finding names a cause only where one was seen;
+where none was, it says how to look for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
+
+from agentlightning.runners.check import PLACEHOLDER
+from agentlightning.types import Call, CallStatus, FinishReason, Json, Reason
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from agentlightning.agent import AgentSpec
+    from agentlightning.config import RunConfig
+    from agentlightning.run import Trace
+    from agentlightning.runners import AgentProbe, AttemptReport
+
+Level = Literal["blocks", "warns", "notes"]
+
+_NEVER_CONTINUED = ("edited", "template", "new", "tools_changed")
+_WHY_BRANCHED = {
+    "edited": "the agent sends back a history that differs from what was said",
+    "template": "the model's chat template drops or changes earlier turns",
+    "new": "each call starts a new conversation",
+    "tools_changed": "the tools differ from call to call",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that keeps the agent from being trained (``blocks``), makes training worse (``warns``), or is worth knowing (``notes``)."""
+
+    level: Level
+    title: str
+    cause: str
+    remedy: str
+    rollouts: tuple[str, ...] = ()
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallLine:
+    """One call, for people."""
+
+    index: int
+    wire: str
+    model: str
+    status: str
+    branch: str
+    prompt_tokens: int
+    sampled_tokens: int
+    finish: str
+    reply: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLine:
+    """One rollout's attempt, for people. ``reward`` is None where it failed."""
+
+    rollout_id: str
+    outcome: str
+    reward: float | None
+    source: str
+    seconds: float
+    calls: tuple[CallLine, ...]
+    printed: str
+
+
+@dataclass(frozen=True, slots=True)
+class DevReport:
+    """The whole report. ``trainable`` is False when a finding blocks. ``str(report)`` is the text; rich renders it in colour."""
+
+    agent: str
+    attempts: tuple[AttemptLine, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def trainable(self) -> bool:
+        return not any(finding.level == "blocks" for finding in self.findings)
+
+    def to_json(self) -> dict[str, Json]:
+        return {**asdict(self), "trainable": self.trainable}
+
+    def __str__(self) -> str:
+        return "\n".join(text for _, text in self._lines())
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        return Text("\n").join(Text(text, style=style) for style, text in self._lines())
+
+    def _lines(self) -> Iterable[tuple[str, str]]:
+        """Lines with their style, top to bottom."""
+        yield "bold", self.agent
+        for attempt in self.attempts:
+            yield from _attempt_lines(attempt)
+        yield "", ""
+        counts = Counter(finding.level for finding in self.findings)
+        if not counts["blocks"]:
+            yield "bold green", f"Nothing was found that would keep it from being trained, in {len(self.attempts)} rollouts."
+        else:
+            yield "bold red", f"{counts['blocks']} thing{'s' if counts['blocks'] > 1 else ''} would keep it from being trained:"
+        for number, finding in enumerate(self.findings, 1):
+            yield from _finding_lines(number, finding, len(self.attempts))
+
+
+def _attempt_lines(attempt: AttemptLine) -> Iterable[tuple[str, str]]:
+    worth = f"reward {attempt.reward:g} ({attempt.source})" if attempt.reward is not None else "no reward"
+    yield "", ""
+    yield "red" if attempt.reward is None else "green", f"{attempt.rollout_id}: {attempt.outcome}, {worth}, {attempt.seconds:.1f} s"
+    for call in attempt.calls:
+        what = f"{call.prompt_tokens} -> {call.sampled_tokens} tokens" if call.status != "refused" else "refused"
+        end = "".join(f", {part}" for part in (call.finish, call.branch) if part)
+        yield "", f"  call {call.index}  {call.wire} {call.model}  {what}{end}"
+        if call.reply:
+            yield "dim", f"      {call.reply}"
+    if not attempt.calls:
+        yield "", "  no call was recorded"
+    for line in attempt.printed.splitlines():
+        yield "dim", f"  | {line}"
+
+
+_STYLES: Mapping[Level, str] = {"blocks": "bold red", "warns": "bold yellow", "notes": "bold"}
+
+
+def _finding_lines(number: int, finding: Finding, total: int) -> Iterable[tuple[str, str]]:
+    where = f" ({len(finding.rollouts)} of {total} rollouts)" if finding.rollouts else ""
+    yield "", ""
+    label = {"blocks": "", "warns": "Warning: ", "notes": "Note: "}[finding.level]
+    yield _STYLES[finding.level], f"{number}. {label}{finding.title}{where}"
+    yield "", f"   Cause: {finding.cause}"
+    yield "", f"   Do:    {finding.remedy}"
+    for line in finding.detail.splitlines():
+        yield "dim", f"   | {line}"
+
+
+# --------------------------------------------------------------------------- from facts to the report
+
+
+def dev_report(
+    reports: Sequence[AttemptReport], traces: Sequence[Trace], agent: AgentSpec, config: RunConfig, *, probe: AgentProbe | None = None
+) -> DevReport:
+    """The report on rollouts that ran: ``reports`` from the runner, ``traces`` from the record, and ``probe``, what was known of the agent before."""
+    calls = {attempt.attempt.id: attempt.calls for trace in traces for attempt in trace.attempts}
+    given = agent.source.given if agent.source is not None else agent.name
+    isolation = f", isolation {probe.isolation}" if probe is not None else ""
+    return DevReport(
+        agent=f"Agent {given}{isolation}, {len(reports)} rollouts, up to {config.sampling.max_tokens} tokens a sample",
+        attempts=tuple(_attempt_line(report, calls.get(report.attempt.id, ())) for report in reports),
+        findings=tuple(find(reports, calls, probe)),
+    )
+
+
+def find(reports: Sequence[AttemptReport], calls: Mapping[str, Sequence[Call]], probe: AgentProbe | None = None) -> list[Finding]:
+    """All findings, what blocks first. ``calls`` are each attempt's, by attempt id."""
+    findings: list[Finding] = []
+    for rule in (_unreached, _unserved, _refused, _failed, _unrewarded, _incomplete, _left):
+        findings += rule(_Facts(reports, calls, probe))
+    for rule in (_constant, _never_continued, _cut, _overruled, _late):
+        findings += rule(_Facts(reports, calls, probe))
+    order: list[Level] = ["blocks", "warns", "notes"]
+    return sorted(findings, key=lambda finding: order.index(finding.level))
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    reports: Sequence[AttemptReport]
+    calls: Mapping[str, Sequence[Call]]
+    probe: AgentProbe | None
+
+    def where(self, test: Callable[[AttemptReport], bool]) -> list[AttemptReport]:
+        return [report for report in self.reports if test(report)]
+
+    def reason(self, *reasons: Reason) -> list[AttemptReport]:
+        return self.where(lambda report: report.result.failure is not None and report.result.failure.reason in reasons)
+
+    def complete(self, report: AttemptReport) -> list[Call]:
+        return [call for call in self.calls.get(report.attempt.id, ()) if call.status is CallStatus.COMPLETE]
+
+
+def _names(reports: Iterable[AttemptReport]) -> tuple[str, ...]:
+    return tuple(report.rollout.id for report in reports)
+
+
+def _unreached(facts: _Facts) -> list[Finding]:
+    """No call came to the endpoint at all: the commonest reason why no data reaches a trainer."""
+    reports = facts.where(lambda report: report.usage.calls == 0 and not report.usage.unknown_paths)
+    if not reports:
+        return []
+    causes = _causes(facts.probe) if facts.probe is not None else []
+    if not causes:
+        named = "the agent finished, or failed, before it made one; or its client talks to another address"
+        remedy = (
+            "build the client with base_url=llm.endpoint, or, with isolation='process', without a base_url; print(client.base_url) shows it"
+        )
+        causes = [(f"not found: {named}", remedy)]
+    detail = next((report.result.failure.message for report in reports if report.result.failure is not None), "")
+    return [Finding("blocks", "No call reached the endpoint", cause, remedy, _names(reports), detail) for cause, remedy in causes]
+
+
+def _causes(probe: AgentProbe) -> list[tuple[str, str]]:
+    """Causes that were seen, each with what to do about it."""
+    causes: list[tuple[str, str]] = []
+    in_thread = probe.isolation == "thread"
+    for setting in probe.settings:
+        causes.append((f"{setting.place} says {setting.what}", "remove it, or put llm.endpoint in its place"))
+    for client in probe.clients:
+        made = f"{client.name} ({client.kind}) is made when the module is imported, with the base URL {client.base_url}"
+        if client.base_url.startswith(PLACEHOLDER):
+            continue  # made from the environment, which every attempt's own process sets before it imports the module
+        if in_thread:
+            causes.append((made, "make it inside the agent with base_url=llm.endpoint, or use isolation='process'"))
+        elif not probe.settings:
+            causes.append((made, "leave out its base_url: OPENAI_BASE_URL is set before the module is imported"))
+    if in_thread and not probe.parameters & {"llm", "resources"}:
+        cause = "the agent takes neither llm nor resources, and isolation='thread' has no environment of its own to put OPENAI_BASE_URL in"
+        causes.append((cause, "take a parameter llm and use llm.endpoint, or use isolation='process'"))
+    unused = sorted(probe.unused & {"llm", "resources"})
+    if unused and in_thread:
+        causes.append((f"the agent takes {' and '.join(unused)} and never uses it", "build its client with base_url=llm.endpoint"))
+    if probe.proxies and in_thread:
+        cause = f"{', '.join(probe.proxies)} is set: clients send calls for 127.0.0.1 to that proxy"
+        causes.append((cause, "set NO_PROXY=127.0.0.1,localhost"))
+    return causes
+
+
+def _unserved(facts: _Facts) -> list[Finding]:
+    reports = facts.where(lambda report: bool(report.usage.unknown_paths))
+    paths = sorted({path for report in reports for path in report.usage.unknown_paths})
+    if not reports:
+        return []
+    served = any(report.usage.calls > report.usage.refused for report in reports)
+    return [
+        Finding(
+            "warns" if served else "blocks",
+            "The agent asked for paths that are not served",
+            f"requests came for {', '.join(paths)}",
+            "set the client to the Chat Completions API (chat/completions) under llm.endpoint; the 404 it got says which setting",
+            _names(reports),
+        )
+    ]
+
+
+def _refused(facts: _Facts) -> list[Finding]:
+    reports = facts.where(
+        lambda report: 0 < report.usage.refused == report.usage.calls and report not in facts.reason(Reason.CONTEXT_LENGTH)
+    )
+    findings: list[Finding] = []
+    if reports:
+        findings.append(
+            Finding(
+                "blocks",
+                "Every call was refused",
+                f"the last refusal says: {reports[0].usage.last_error}",
+                "change what the agent sends; `agl show RUN ROLLOUT` has every call",
+                _names(reports),
+            )
+        )
+    too_long = facts.reason(Reason.CONTEXT_LENGTH)
+    if too_long:
+        findings.append(
+            Finding(
+                "blocks",
+                "A prompt did not fit the model's context",
+                _message(too_long[0]),
+                "shorten the prompt or the history in the agent, or raise engine.context_length if the model allows it",
+                _names(too_long),
+            )
+        )
+    return findings
+
+
+def _failed(facts: _Facts) -> list[Finding]:
+    findings: list[Finding] = []
+    by_message: dict[str, list[AttemptReport]] = {}
+    for report in facts.reason(Reason.AGENT_ERROR):
+        by_message.setdefault(_message(report), []).append(report)
+    for message, reports in by_message.items():
+        failure = reports[0].result.failure
+        tail = "\n".join(failure.traceback.splitlines()[-12:]) if failure is not None else ""
+        findings.append(
+            Finding("blocks", "The agent failed", message, "mend it, or catch it: a failed rollout is not trained", _names(reports), tail)
+        )
+    late = facts.reason(Reason.TIMEOUT)
+    if late:
+        remedy = "raise runner.deadline, or find where it waits: what it printed last is above"
+        findings.append(Finding("blocks", "The agent passed its deadline", _message(late[0]), remedy, _names(late)))
+    return findings
+
+
+def _unrewarded(facts: _Facts) -> list[Finding]:
+    reports = facts.where(
+        lambda report: (
+            report.result.failure is not None
+            and (
+                report.result.failure.reason is Reason.BAD_REWARD
+                or (report.result.failure.reason is Reason.EMPTY and report.usage.calls > report.usage.refused + report.usage.abandoned)
+            )
+        )
+    )
+    by_message: dict[str, list[AttemptReport]] = {}
+    for report in reports:
+        by_message.setdefault(_message(report), []).append(report)
+    remedy = "return a number, call emit_reward(number), or pass grader=, a function of (task, output, attempt)"
+    return [Finding("blocks", "There is no reward", message, remedy, _names(group)) for message, group in by_message.items()]
+
+
+def _incomplete(facts: _Facts) -> list[Finding]:
+    reports = facts.reason(Reason.INCOMPLETE)
+    if not reports:
+        return []
+    return [
+        Finding(
+            "blocks",
+            "A call could not be recorded",
+            _message(reports[0]),
+            "mend what it says; such a rollout is never trained",
+            _names(reports),
+        )
+    ]
+
+
+def _left(facts: _Facts) -> list[Finding]:
+    reports = facts.where(lambda report: report.usage.abandoned > 0 and report not in facts.reason(Reason.TIMEOUT))
+    if not reports:
+        return []
+    nothing = all(report.usage.calls == report.usage.refused + report.usage.abandoned for report in reports)
+    return [
+        Finding(
+            "blocks" if nothing else "warns",
+            "Replies were not read to their end",
+            f"{sum(report.usage.abandoned for report in reports)} calls were left before their reply was complete: "
+            "a stream that is not read to its end, a client's timeout, or a task that nobody awaits",
+            "read each stream to its end, raise the client's timeout, and await every call: tokens of replies that nobody got are not trained",
+            _names(reports),
+        )
+    ]
+
+
+def _constant(facts: _Facts) -> list[Finding]:
+    rewards = [report.result.reward for report in facts.reports if report.result.reward is not None and report.result.failure is None]
+    if len(rewards) < 2 or len(set(rewards)) > 1:
+        return []
+    return [
+        Finding(
+            "warns",
+            f"All rewards are {rewards[0]:g}",
+            f"{len(rewards)} rollouts were worth the same; training compares rollouts of a task, and from equal ones there is nothing to learn",
+            "run more of them (n=); if they stay equal, make the reward finer, or choose tasks that the model solves sometimes",
+        )
+    ]
+
+
+def _never_continued(facts: _Facts) -> list[Finding]:
+    reports: list[AttemptReport] = []
+    branches: Counter[str] = Counter()
+    for report in facts.reports:
+        later = [call.branch for call in facts.complete(report)[1:]]
+        if later and all(branch in _NEVER_CONTINUED for branch in later):
+            reports.append(report)
+            branches.update(later)
+    if not reports:
+        return []
+    counted = ", ".join(f"{branch} {count}" for branch, count in branches.most_common())
+    return [
+        Finding(
+            "warns",
+            "No call continues an earlier one",
+            f"{_WHY_BRANCHED[branches.most_common(1)[0][0]]} (later calls by branch: {counted})",
+            "it can be trained, but every turn is forwarded anew; send the history back unchanged if turns belong together",
+            _names(reports),
+        )
+    ]
+
+
+def _cut(facts: _Facts) -> list[Finding]:
+    samples = [sample for report in facts.reports for call in facts.complete(report) for sample in call.samples]
+    if not samples or any(sample.finish is not FinishReason.LENGTH for sample in samples):
+        return []
+    limits = sorted({call.used.max_tokens for report in facts.reports for call in facts.complete(report) if call.used is not None})
+    return [
+        Finding(
+            "warns",
+            "Every sample was cut by its length",
+            f"all {len(samples)} samples ran into max_tokens ({', '.join(map(str, limits))}) before their end of turn",
+            "raise max_tokens, in the run (sampling.max_tokens) and in the agent's request, or ask for shorter answers",
+        )
+    ]
+
+
+def _overruled(facts: _Facts) -> list[Finding]:
+    changed: Counter[str] = Counter()
+    for report in facts.reports:
+        for call in facts.complete(report):
+            for name in ("temperature", "top_p", "top_k"):
+                asked, used = call.asked.get(name), getattr(call.used, name, None)
+                if asked is not None and used is not None and asked != used:
+                    changed[f"{name} {asked} asked, {used} used"] += 1
+    if not changed:
+        return []
+    said = "; ".join(f"{text} ({count} calls)" for text, count in changed.most_common())
+    remedy = "nothing, as a rule; set sampling.owner='agent' to let the agent's request win"
+    return [Finding("notes", "The run's sampling settings hold, not the agent's", said, remedy)]
+
+
+def _late(facts: _Facts) -> list[Finding]:
+    reports = facts.where(lambda report: report.usage.late > 0)
+    if not reports:
+        return []
+    count = sum(report.usage.late for report in reports)
+    cause = f"{count} requests came after their rollout had ended, and were refused: the agent leaves threads or tasks running"
+    return [Finding("warns", "Calls came too late", cause, "wait for all calls before the agent returns", _names(reports))]
+
+
+# --------------------------------------------------------------------------- lines
+
+
+def _message(report: AttemptReport) -> str:
+    return report.result.failure.message if report.result.failure is not None else ""
+
+
+def _attempt_line(report: AttemptReport, calls: Sequence[Call]) -> AttemptLine:
+    result = report.result
+    outcome = f"failed: {result.failure.reason}" if result.failure is not None else str(result.status)
+    source = result.rewards[-1].source if result.rewards else "emitted"
+    printed = "\n".join(report.stdout.splitlines()[-5:])
+    lines = tuple(_call_line(call) for call in calls)
+    return AttemptLine(report.rollout.id, outcome, result.reward, source, report.seconds, lines, printed)
+
+
+def _call_line(call: Call) -> CallLine:
+    sample = call.samples[0] if call.samples else None
+    reply = call.error or ""
+    if sample is not None:
+        tools = "".join(f" [{tool.name}({tool.arguments})]" for tool in sample.message.tool_calls)
+        reply = sample.message.content + tools
+    reply = " ".join(reply.split())
+    return CallLine(
+        index=call.index,
+        wire=call.wire,
+        model=call.model,
+        status=str(call.status),
+        branch=call.branch,
+        prompt_tokens=call.prompt_tokens,
+        sampled_tokens=call.sampled_tokens,
+        finish=str(sample.finish) if sample is not None else "",
+        reply=reply if len(reply) <= 120 else reply[:117] + "...",
+    )

@@ -1,0 +1,157 @@
+"""What load_model gives, and that whatever keeps a model from being used is one line that names it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from agentlightning.config import ModelConfig
+from agentlightning.errors import ModelError
+from agentlightning.models import load_model, model_context_length
+from tests.tiny import CONTEXT, save_tiny
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "copy"))
+
+
+def refusal(path: str | Path, **config: str) -> str:
+    with pytest.raises(ModelError) as caught:
+        load_model(ModelConfig(path=str(path), **config))  # pyright: ignore[reportArgumentType]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_folder_gives_a_model_ready_to_sample(saved: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    loaded = load_model(ModelConfig(path=str(saved), device="cpu"))
+    assert (loaded.device.type, loaded.dtype, loaded.context_length) == ("cpu", torch.float32, CONTEXT)
+    assert loaded.stop_token_ids == (2,)
+    assert not loaded.model.training
+    assert next(loaded.model.parameters()).dtype == torch.float32
+    assert loaded.tokenizer.decode(loaded.tokenizer.encode("hi")) == "hi"
+    assert load_model(ModelConfig(path=str(saved), device="cpu", dtype="bfloat16")).model.dtype == torch.bfloat16
+    assert capfd.readouterr() == ("", "")
+
+
+def test_every_end_of_turn_of_the_generation_config_and_the_tokenizer_stops(folder: Path) -> None:
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [7, 0]}))
+    assert load_model(ModelConfig(path=str(folder), device="cpu")).stop_token_ids == (7, 0, 2)
+
+
+def drop(*patterns: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        for pattern in patterns:
+            for file in folder.glob(pattern):
+                file.unlink()
+
+    return change
+
+
+def without_template(folder: Path) -> None:
+    drop("chat_template.jinja")(folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "chat_template"}))
+
+
+def another_layer(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 3, "layer_types": None}))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (drop("config.json"), "has no config.json"),
+        (drop("*.safetensors"), "has no weights"),
+        (drop("tokenizer*", "*.jinja", "special*"), "has no tokenizer"),
+        (without_template, "has no chat template"),
+        (another_layer, "lacks 9 of the model's weights (model.layers.2."),
+        (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 100), "its weights cannot be loaded"),
+        (lambda f: (f / "config.json").write_text("{"), "cannot be loaded"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "no-such-model"}'), "cannot be loaded"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "t5"}'), "its weights cannot be loaded as a causal language model"),
+        (lambda f: (f / "tokenizer.json").write_text("{}"), "its tokenizer cannot be loaded"),
+    ],
+    ids=["config", "weights", "tokenizer", "template", "missing", "damaged", "json", "unknown", "encoder-decoder", "tokenizer-json"],
+)
+def test_a_folder_that_cannot_be_used_is_refused_in_one_line(folder: Path, change: Callable[[Path], None], words: str) -> None:
+    change(folder)
+    message = refusal(folder, device="cpu")
+    assert words in message
+    assert str(folder) in message
+
+
+def test_what_is_no_folder_is_refused_in_one_line(tmp_path: Path) -> None:
+    assert refusal("") == "no model given: set model.path (--model) to a Hugging Face folder or hub id"
+    assert refusal(tmp_path / "missing") == f"there is no model folder {tmp_path / 'missing'}"
+    assert refusal("./nope") == "there is no model folder ./nope"
+    assert refusal("a/b/c") == "there is no model folder a/b/c"
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    assert "is a file; a model is a Hugging Face folder" in refusal(file)
+
+
+def test_a_hub_id_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    message = refusal("nobody/no-such-model", device="cpu")
+    assert message.startswith("nobody/no-such-model is neither a folder here nor reachable on the Hugging Face hub: ")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_cuda_that_is_not_there_is_refused(saved: Path, device: str) -> None:
+    assert f"model.device is '{device}' and torch" in refusal(saved, device=device)
+
+
+@pytest.mark.parametrize("device", ["gpu", "mps", ""])
+def test_an_unknown_device_is_refused(saved: Path, device: str) -> None:
+    assert "is none of auto, cpu, cuda, cuda:N" in refusal(saved, device=device)
+
+
+def test_a_missing_library_is_one_line_that_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from agentlightning.errors import MissingExtra\n"
+        "try:\n import agentlightning.models\n"
+        "except MissingExtra as error:\n print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == 'sampling and training need torch: pip install "agentlightning[train]"'
+
+
+@pytest.mark.parametrize(
+    ("rope", "limit"),
+    [
+        (None, 4096),
+        ({"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}, 4096),
+        ({"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}, 4096),
+        (
+            {
+                "rope_type": "longrope",
+                "long_factor": [1.0] * 8,
+                "short_factor": [1.0] * 8,
+                "original_max_position_embeddings": 1024,
+                "rope_theta": 1e4,
+            },
+            1024,
+        ),
+    ],
+)
+def test_the_context_ends_where_a_rotary_scaling_would_depend_on_the_batch(rope: dict[str, object] | None, limit: int) -> None:
+    config = LlamaConfig(hidden_size=64, num_attention_heads=4, max_position_embeddings=4096, rope_parameters=rope)
+    assert model_context_length(config) == limit
