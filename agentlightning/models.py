@@ -19,6 +19,7 @@ from agentlightning.errors import MissingExtra, ModelError
 
 try:
     import torch
+    from huggingface_hub import HfApi, try_to_load_from_cache
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as hf_logging
 except ImportError as error:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_TIMEOUT = 20.0
 _BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
@@ -102,7 +104,7 @@ def _source(path: str) -> str:
     if not folder.is_dir():
         if path.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(path):
             raise ModelError(f"there is no model folder {path}")
-        return path
+        return _hub_id(path)
     if not (folder / "config.json").is_file():
         raise ModelError(f"{path} has no config.json: it is not a Hugging Face model folder")
     if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
@@ -110,6 +112,17 @@ def _source(path: str) -> str:
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise ModelError(f"{path} has no tokenizer (tokenizer.json): save it there with tokenizer.save_pretrained")
     return str(folder)
+
+
+def _hub_id(path: str) -> str:
+    """Asks the hub once, unless the model is here already: loading would ask for each file many times before it gave up."""
+    if isinstance(try_to_load_from_cache(path, "config.json"), str):
+        return path
+    try:
+        HfApi().model_info(path, timeout=_HUB_TIMEOUT)
+    except Exception as error:
+        raise _load_error(path, "", error) from error
+    return path
 
 
 def _device(name: str) -> torch.device:
@@ -181,11 +194,15 @@ def _quiet() -> Generator[None]:
     bars, level = hf_logging.is_progress_bar_enabled(), hf_logging.get_verbosity()
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity(logging.CRITICAL)
+    hub_logger = logging.getLogger("huggingface_hub")
+    hub_level = hub_logger.level
+    hub_logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         hf_logging.set_verbosity(level)
+        hub_logger.setLevel(hub_level)
         if bars:
             hf_logging.enable_progress_bar()

@@ -22,6 +22,7 @@ import orjson
 from agentlightning.agent import AgentSpec
 from agentlightning.config import Resolved, RunConfig, describe_run
 from agentlightning.errors import AgentLightningError, ConfigError, StoreError
+from agentlightning.resources import NamedResources
 from agentlightning.run import Run
 from agentlightning.types import Json, Mode, RunRecord, RunStatus
 
@@ -70,6 +71,7 @@ async def open_run(plan: Plan) -> AsyncIterator[Run]:
         closing.push(_locked(folder, record.id))
         (folder / "config.json").write_bytes(orjson.dumps(description, option=orjson.OPT_INDENT_2, default=str))
 
+        resources_version = await store.put_resources(record.id, NamedResources(plan.resources).to_json())
         progress = make_progress(plan.progress)
         closing.callback(progress.close)
         probe = await check_agent(plan.agent, config.runner.isolation)
@@ -100,7 +102,7 @@ async def open_run(plan: Plan) -> AsyncIterator[Run]:
         closing.callback(writer.close)
         run = Run(
             record=record, config=config, folder=folder, store=store, gateway=gateway, engine=engine, model=model, template=template, pool=pool,
-            progress=progress, writer=writer, tasks=plan.train, val_tasks=plan.val, resumed=resumed,
+            progress=progress, writer=writer, tasks=plan.train, val_tasks=plan.val, resources_version=resources_version, resumed=resumed,
         )  # fmt: skip
         pool.on_attempt = run.reports.append if plan.mode is Mode.DEV else None
         await pool.start()

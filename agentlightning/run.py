@@ -98,6 +98,7 @@ class Run:
     writer: MetricsWriter
     tasks: Sequence[Json]
     val_tasks: Sequence[Json]
+    resources_version: int
     resumed: bool = False
     learner: Learner | None = None
     last_step: int = 0
@@ -154,7 +155,6 @@ class Run:
         """
         self._check_stop()
         self.progress.phase("validating" if mode is Mode.VAL else "sampling", total=len(tasks) * size)
-        version = await self.store.put_resources(self.record.id, {"main_llm": {"policy": "main"}}) if step <= 0 else 1
         groups = [
             [
                 Rollout(
@@ -166,7 +166,7 @@ class Run:
                     group=f"{mode}{step}-{first_group + g}",
                     index=i,
                     seed=derive_seed(self.config.seed, mode, step, first_group + g, i),
-                    resources_version=version,
+                    resources_version=self.resources_version,
                     created_at=time.time(),
                 )
                 for i in range(size)

@@ -61,8 +61,12 @@ def _evaluation(step: int, rollouts: Sequence[Rollout]) -> Evaluation | None:
 
 
 async def read_runs(store: Store) -> list[RunView]:
-    """Every run with its steps, newest first."""
-    return [RunView(record, await store.steps(record.id)) for record in await store.runs()]
+    """Every run with its steps, newest first; of evaluations the rollouts too."""
+    views: list[RunView] = []
+    for record in await store.runs():
+        evaluation = record.config.get("mode") == Mode.VAL
+        views.append(RunView(record, await store.steps(record.id), await store.rollouts(record.id, mode=Mode.VAL) if evaluation else ()))
+    return views
 
 
 async def read_run(store: Store, record: RunRecord) -> RunView:
@@ -79,6 +83,7 @@ def runs_json(runs: Iterable[RunView]) -> list[dict[str, Json]]:
 def _run_line(run: RunView) -> dict[str, Json]:
     record = run.record
     rewards = [step.metrics["reward"] for step in run.steps if step.metrics.get("reward") is not None]
+    rewards = rewards or [evaluation.mean for evaluation in run.validations]
     return {
         "id": record.id,
         "name": record.name,
@@ -101,7 +106,8 @@ def render_runs(runs: Sequence[RunView], now: float | None = None) -> Renderable
     table = _table("run", "status", "mode", "started", ">took", ">steps", ">reward", "model")
     for run in runs:
         line = _run_line(run)
-        reward = "" if line["last_reward"] is None else f"{number(line['first_reward'])} to {number(line['last_reward'])}"
+        first, last = line["first_reward"], line["last_reward"]
+        reward = "" if last is None else f"{number(first)} to {number(last)}" if line["steps"] > 1 else number(last)
         table.add_row(
             run.record.id,
             _status(line["status"]),

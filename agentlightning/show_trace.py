@@ -85,7 +85,7 @@ def _credits(view: RolloutView, trace: AttemptTrace) -> Mapping[int, _Credit]:
         elif advantage is not None:
             found[node.id] = _Credit(None, _why_node(calls.get(node.call_index)))
         else:
-            found[node.id] = _Credit(None, _why_rollout(rollout, trained))
+            found[node.id] = _Credit(None, _why_rollout(view, trained))
     return found
 
 
@@ -97,13 +97,15 @@ def _why_node(call: Call | None) -> str:
     return "greedy" if call.used is not None and call.used.temperature == 0 and len(call.samples) == 1 else "unused sample"
 
 
-def _why_rollout(rollout: Rollout, last_attempt: bool) -> str:
+def _why_rollout(view: RolloutView, last_attempt: bool) -> str:
+    rollout = view.rollout
     if rollout.mode != "train":
         return f"{rollout.mode} rollout"
     if not last_attempt and rollout.attempt_id is not None:
         return "retried"
     if rollout.status is Status.SUCCEEDED:
-        return "group had nothing to compare, or its step is not done"
+        done = any(step.step == rollout.step for step in view.run.steps)
+        return "nothing in its group to compare it with" if done else "its step is not done"
     return f"{rollout.status}: {rollout.failure.reason}" if rollout.failure else str(rollout.status)
 
 

@@ -56,7 +56,9 @@ def run_generate(loaded: LoadedModel, prompts: Prompts, tokens: int) -> dict[str
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts], device=loaded.device)
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=loaded.device)
-    settings = GenerationConfig(do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=tokens, eos_token_id=None, pad_token_id=0)
+    settings = GenerationConfig(
+        do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=tokens, eos_token_id=None, pad_token_id=0
+    )
     clock = Clock()
     begin = time.perf_counter()
     with torch.no_grad():
@@ -95,7 +97,9 @@ async def speed(loaded: LoadedModel, engine: LocalEngine, counts: list[int], tok
                 continue
             for name, figures in pair.items():
                 runs[name].append(figures)
-                print(f"  {count:3d} requests, run {round_ + 1} {name:9s} decode {figures['decode']:8.1f} tok/s   whole {figures['whole']:8.1f} tok/s")
+                print(
+                    f"  {count:3d} requests, run {round_ + 1} {name:9s} decode {figures['decode']:8.1f} tok/s   whole {figures['whole']:8.1f} tok/s"
+                )
         summary: dict[str, Any] = {"runs": runs}
         for kind in ("decode", "whole"):
             ours, theirs = ([r[kind] for r in runs[name]] for name in ("ours", "generate"))
@@ -165,7 +169,9 @@ def show(values: list[float]) -> str:
 def machine(loaded: LoadedModel) -> dict[str, Any]:
     name = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
-        name = next((x.split(":", 1)[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), name)
+        name = next(
+            (x.split(":", 1)[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), name
+        )
     return {
         "cpu": name,
         "cores": os.cpu_count(),

@@ -16,30 +16,38 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agentlightning.errors import ModelError
+from agentlightning.learning.attention import tree_attention, tree_mask
 from agentlightning.learning.head import Head
-from agentlightning.learning.packing import Block, Cost
+from agentlightning.learning.packing import Block, Cost, Span
 
 _MASKED_ATTENTION = ("sdpa", "eager")
+_SPAN_TOKENS = {False: 96, True: 512}
+"""Queries per block of a tree's attention, without and with CUDA: fewer compute less that is masked, more keep the kernels busy."""
 
 
 def hidden_states(model: PreTrainedModel, block: Block) -> Tensor:
-    """The last hidden states of a block's tokens, ``[B * T, D]``. Causal blocks are padded at their ends, where nothing looks."""
+    """The last hidden states of a block's tokens, ``[B * T, D]``. Causal blocks are padded at their ends, where nothing looks.
+
+    Belongs, with its backward, into ``tree_attention``.
+    """
     tree: dict[str, Tensor] = {}
     if block.ends_T is not None:
-        tree = {"attention_mask": _mask(block.ends_T.to(model.device), model), "position_ids": block.positions_BT.to(model.device)}
+        tree = {"attention_mask": _mask(block, model), "position_ids": block.positions_BT.to(model.device)}
     output = cast("Any", model.base_model)(input_ids=block.token_ids_BT.to(model.device), use_cache=False, **tree)
     hidden_BTD = cast("Tensor", output.last_hidden_state)
     return hidden_BTD.reshape(-1, hidden_BTD.shape[-1])
 
 
-def _mask(ends_T: Tensor, model: PreTrainedModel) -> Tensor:
-    """[1, 1, T, T]: token t sees token s where s is t or above it. Bool for sdpa, added to the scores for eager attention."""
-    place_T = torch.arange(ends_T.shape[0], device=ends_T.device)
-    sees_TT = (place_T[:, None] >= place_T) & (place_T[:, None] < ends_T)
-    if model.config._attn_implementation == "sdpa":  # pyright: ignore[reportPrivateUsage]
-        return sees_TT[None, None]
-    lowest = torch.finfo(model.dtype).min
-    return torch.zeros_like(sees_TT, dtype=model.dtype).masked_fill_(~sees_TT, lowest)[None, None]
+def _mask(block: Block, model: PreTrainedModel) -> Tensor:
+    """[1, 1, T, T]: bool for sdpa; for eager attention, what is added to the scores."""
+    sees_TT = tree_mask(block, model.device)
+    if _attention(model) != "eager":
+        return sees_TT
+    return torch.zeros_like(sees_TT, dtype=model.dtype).masked_fill_(~sees_TT, torch.finfo(model.dtype).min)
+
+
+def _attention(model: PreTrainedModel) -> str:
+    return str(model.config._attn_implementation)  # pyright: ignore[reportPrivateUsage]
 
 
 @contextmanager
@@ -81,7 +89,8 @@ def cost_of(model: PreTrainedModel) -> Cost:
         id(parameter) for module in (model.get_input_embeddings(), model.get_output_embeddings()) for parameter in module.parameters()
     }
     token = sum(p.numel() for p in model.parameters() if p.ndim >= 2 and id(p) not in embeddings)
-    return Cost(token=float(token), pair=2.0 * heads * width * int(config.num_hidden_layers))
+    block = _SPAN_TOKENS[model.device.type == "cuda"] if _attention(model) == "sdpa" else None
+    return Cost(token=float(token), pair=2.0 * heads * width * int(config.num_hidden_layers), block=block)
 
 
 def max_tree_depth(model: PreTrainedModel) -> int | None:
@@ -119,17 +128,20 @@ def why_not_tree(model: PreTrainedModel) -> str | None:
     Compared are the hidden states of a small forest. In reduced precision, where no layout repeats another's bits, the difference is measured
     against that of a row in which every token sees all before it.
     """
-    attention = str(model.config._attn_implementation)  # pyright: ignore[reportPrivateUsage]
+    attention = _attention(model)
     if attention not in _MASKED_ATTENTION:
         return f"its attention implementation {attention!r} takes no mask of our own (load it with one of {', '.join(_MASKED_ATTENTION)})"
     ids = _probe_ids(model)
     # 0..3 with the branches 4..6 and 7..9, and a second root 10..11.
     paths = [[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 7, 8, 9], [10, 11]]
+    spans = (Span(0, 4, ()), Span(4, 7, ((0, 4),)), Span(7, 9, ((0, 4),)), Span(9, 12, ((0, 4), (7, 9))))
     ends_T = torch.tensor([10, 10, 10, 10, 7, 7, 7, 10, 10, 10, 12, 12])
     positions_T = torch.tensor([0, 1, 2, 3, 4, 5, 6, 4, 5, 6, 0, 1])
     with torch.no_grad():
         try:
-            tree_TD = hidden_states(model, _plain_block(ids, positions_T, ends_T))
+            tree = _plain_block(ids, positions_T, ends_T, spans)
+            with tree_attention(model, tree):
+                tree_TD = hidden_states(model, tree)
         except Exception as error:  # noqa: BLE001 - whatever a model's code raises on a mask means that it takes none; it is told to the user
             return f"its forward refuses a mask of our own ({type(error).__name__}: {error})"
         causal_TD = hidden_states(model, _plain_block(ids, torch.arange(len(ids)), None))
@@ -150,9 +162,9 @@ def _probe_ids(model: PreTrainedModel) -> Tensor:
     return torch.randint(vocabulary, (12,), generator=torch.Generator().manual_seed(12))
 
 
-def _plain_block(ids_T: Tensor, positions_T: Tensor, ends_T: Tensor | None) -> Block:
+def _plain_block(ids_T: Tensor, positions_T: Tensor, ends_T: Tensor | None, spans: tuple[Span, ...] = ()) -> Block:
     none = torch.empty(0, dtype=torch.long)
-    return Block(ids_T[None], positions_T[None], ends_T, len(ids_T), none, none, none, none, none, none)
+    return Block(ids_T[None], positions_T[None], ends_T, spans, len(ids_T), none, none, none, none, none, none)
 
 
 def _difference(a: Tensor, b: Tensor) -> float:

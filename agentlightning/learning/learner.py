@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from agentlightning.config import LearnerConfig
 from agentlightning.errors import ConfigError, ModelError, RunFailed
 from agentlightning.learning import losses
+from agentlightning.learning.attention import tree_attention
 from agentlightning.learning.batch import Batch, LearnerStats, Parity
 from agentlightning.learning.forward import check_head, cost_of, gradient_checkpointing, hidden_states, max_tree_depth, why_not_tree
 from agentlightning.learning.head import Head, Wanted, chunks_of
@@ -245,17 +246,18 @@ class Learner:
                 entries_E = block.entries_E.to(tally.device)
                 weights_E = tally.weights_N[entries_E]
                 # Without a weight there is no gradient; the forward still measures.
-                with torch.set_grad_enabled(bool((tally.trained.weights_E[block.entries_E] != 0).any())):
+                learns = bool((tally.trained.weights_E[block.entries_E] != 0).any())
+                with tree_attention(self.model, block), torch.set_grad_enabled(learns):
                     logprobs_E, old_E = self._logprobs(block, tally)
                     loss_E = losses.clipped_policy_loss(logprobs_E, old_E, weights_E, self.loss.clip_low, self.loss.clip_high)
                     if self._recompute:
                         loss_E = loss_E * losses.truncated_importance(old_E, tally.behaviour_N[entries_E], self.config.importance_cap)
                     loss = (loss_E * scale_N[entries_E]).sum()
+                    if learns:
+                        loss.backward()
+                        self._collect()
                 tally.clipping(logprobs_E.detach(), old_E, weights_E, self.loss)
                 total += loss.detach().double()
-                if loss.requires_grad:
-                    loss.backward()
-                    self._collect()
         value = float(total)
         if not math.isfinite(value):
             raise RunFailed(
@@ -299,7 +301,8 @@ class Learner:
         with torch.no_grad():
             for group in groups:
                 for block in group.blocks:
-                    self._logprobs(block, tally)
+                    with tree_attention(self.model, block):
+                        self._logprobs(block, tally)
 
     # ------------------------------------------------------------------ schedule, stats, state
 

@@ -27,15 +27,31 @@ MAX_PADDING = 0.25
 class Cost:
     """What a forward costs, in multiply-adds: ``token`` per token (all matrices it passes), ``pair`` per pair of tokens that attention computes.
 
-    A causal row of T tokens computes T*T/2 pairs. A row with a mask computes T*T: the kernels do not skip what is masked.
+    A causal row of T tokens computes T*T/2 pairs. A tree's row computes, for each block of about ``block`` queries, all pairs with the keys that any of
+    them sees; ``block`` None: all T*T, the kernels do not skip what a mask hides.
     """
 
     token: float
     pair: float
+    block: int | None = None
 
-    def of(self, rows: int, length: int, *, masked: bool) -> float:
-        """The cost of a block of ``rows`` rows padded to ``length`` tokens."""
-        return rows * (length * self.token + length * length * (1.0 if masked else 0.5) * self.pair)
+    def causal(self, rows: int, length: int) -> float:
+        """The cost of ``rows`` causal rows padded to ``length`` tokens."""
+        return rows * (length * self.token + length * length / 2 * self.pair)
+
+    def tree(self, spans: Sequence[Span]) -> float:
+        """The cost of a tree's row."""
+        pairs = sum((span.stop - span.start) * (span.stop - span.start + sum(b - a for a, b in span.above)) for span in spans)
+        return spans[-1].stop * self.token + pairs * self.pair
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a tree's row, ``start..stop - 1``, and the runs of tokens before it that its tokens may see: the path above its first."""
+
+    start: int
+    stop: int
+    above: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +79,7 @@ class Block:
     """Rows that are forwarded at once, and what the head computes of them.
 
     ``positions_BT`` is a token's depth on its path. ``ends_T`` is None for causal rows, padded at their ends; else there is one row in depth-first order and the tokens
-    below token s are ``s..ends_T[s] - 1``, which is its whole mask: t sees s where ``s <= t < ends_T[s]``.
+    below token s are ``s..ends_T[s] - 1``, which is its whole mask: t sees s where ``s <= t < ends_T[s]``. ``spans`` cut that row for attention.
 
     The head computes ``U`` distributions: that of the token at flat place ``places_U`` (row * T + column) at ``temperatures_U``. Entry e of the block
     is the trained token ``entries_E[e]``, drawn from distribution ``rows_E[e]``; ``rows_E`` ascends. Where its support was cut, the kept ids are those
@@ -73,6 +89,7 @@ class Block:
     token_ids_BT: Tensor
     positions_BT: Tensor
     ends_T: Tensor | None
+    spans: tuple[Span, ...]
     tokens: int
     """Without the padding."""
     places_U: Tensor
@@ -133,11 +150,12 @@ def pack(
             )
         flat = layout == "flat" or (max_tree_depth is not None and depth > max_tree_depth)
         flat_rows = _flat_rows(paths, max_row_tokens)
-        tree_rows = [] if flat else _tree_rows(paths, max_row_tokens)
+        tree_rows = [] if flat else [_Tree(row, cost.block) for row in _tree_rows(paths, max_row_tokens)]
         if layout == "auto" and not flat:
-            flat = _cost_of_flat(flat_rows, cost) <= sum(cost.of(1, len(row.ids), masked=not row.chain) for row in tree_rows)
+            flat_cost = sum(cost.causal(len(rows), rows[0].length) for rows in flat_rows)
+            flat = flat_cost <= sum(cost.causal(1, len(row.ids)) if row.chain else cost.tree(row.spans) for row in tree_rows)
         done: set[tuple[int, int]] = set()
-        blocks = [_flat_block(rows, done, table) for rows in flat_rows] if flat else [_tree_block(row, table) for row in tree_rows]
+        blocks = [_flat_block(rows, done, table) for rows in flat_rows] if flat else [row.block(table) for row in tree_rows]
         flat_tokens = sum(path.length for path in paths)
         groups.append(PackedGroup(tuple(blocks), "flat" if flat else "tree", start, len(table.targets), flat_tokens))
     return Packed(tuple(groups), table.done())
@@ -246,7 +264,7 @@ class _Path:
 
 def _paths(needed: _Needed, max_row_tokens: int) -> Iterable[_Path]:
     """The needed paths of a tree, depth first, so that neighbours share most."""
-    stack = [(root, (root,)) for root in reversed(needed.roots)]
+    stack: list[tuple[int, tuple[int, ...]]] = [(root, (root,)) for root in reversed(needed.roots)]
     while stack:
         index, nodes = stack.pop()
         keep = needed.keep[index]
@@ -351,35 +369,55 @@ def _flat_rows(paths: Sequence[_Path], cap: int) -> list[list[_Path]]:
     return blocks
 
 
-def _cost_of_flat(blocks: Sequence[Sequence[_Path]], cost: Cost) -> float:
-    return sum(cost.of(len(block), block[0].length, masked=False) for block in blocks)
-
-
 # --------------------------------------------------------------------------- blocks
 
 
-def _tree_block(row: _Row, table: _Table) -> Block:
-    """A row's slots in depth-first order."""
-    count = len(row.ids)
-    if row.chain:
-        return _block([row.ids], row.entries, None, torch.arange(count)[None], table)
-    size = [1] * count
-    depth = [0] * count
-    for slot in range(count - 1, -1, -1):
-        if row.parents[slot] >= 0:
-            size[row.parents[slot]] += size[slot]
-    place = [0] * count
-    free = [0] * (count + 1)  # where the next child of a slot goes; the last is for the roots
-    for slot, parent in enumerate(row.parents):
-        place[slot] = free[parent]
-        free[parent] += size[slot]
-        free[slot] = place[slot] + 1
-        depth[slot] = depth[parent] + 1 if parent >= 0 else 0
-    ids, ends, positions = [0] * count, [0] * count, [0] * count
-    for slot, at in enumerate(place):
-        ids[at], ends[at], positions[at] = row.ids[slot], at + size[slot], depth[slot]
-    entries = [(place[slot], entry) for slot, entry in row.entries]
-    return _block([ids], entries, torch.tensor(ends), torch.tensor(positions)[None], table)
+class _Tree:
+    """A row's slots in depth-first order, cut into spans. ``ends[s]`` is where the tokens below s end."""
+
+    def __init__(self, row: _Row, span_tokens: int | None) -> None:
+        self.chain = row.chain
+        count = len(row.ids)
+        size = [1] * count
+        for slot in range(count - 1, -1, -1):
+            if row.parents[slot] >= 0:
+                size[row.parents[slot]] += size[slot]
+        place = [0] * count
+        free = [0] * (count + 1)  # where the next child of a slot goes; the last is for the roots
+        self.ids, self.ends, self.parents, self.positions = ([0] * count for _ in range(4))
+        for slot, parent in enumerate(row.parents):
+            at = place[slot] = free[parent]
+            free[parent] += size[slot]
+            free[slot] = at + 1
+            self.ids[at], self.ends[at], self.parents[at] = row.ids[slot], at + size[slot], place[parent] if parent >= 0 else -1
+            self.positions[at] = self.positions[place[parent]] + 1 if parent >= 0 else 0
+        self.entries = [(place[slot], entry) for slot, entry in row.entries]
+        self.spans = tuple(self._spans(span_tokens or count))
+
+    def _spans(self, tokens: int) -> Iterable[Span]:
+        """Cuts after about ``tokens`` tokens, earlier where a branch begins and half of that is reached."""
+        start, count = 0, len(self.ids)
+        for at in range(1, count + 1):
+            branches = at < count and self.parents[at] != at - 1
+            if at == count or at - start >= (tokens / 2 if branches else tokens):
+                yield Span(start, at, self._above(start))
+                start = at
+
+    def _above(self, at: int) -> tuple[tuple[int, int], ...]:
+        """The path above a token as runs of neighbours, from the root."""
+        runs: list[tuple[int, int]] = []
+        at = self.parents[at]
+        while at >= 0:
+            stop = at + 1
+            while self.parents[at] == at - 1 >= 0:
+                at -= 1
+            runs.append((at, stop))
+            at = self.parents[at]
+        return tuple(reversed(runs))
+
+    def block(self, table: _Table) -> Block:
+        ends_T = None if self.chain else torch.tensor(self.ends)
+        return _block([self.ids], self.entries, ends_T, torch.tensor(self.positions)[None], table, self.spans)
 
 
 def _flat_block(paths: Sequence[_Path], done: set[tuple[int, int]], table: _Table) -> Block:
@@ -394,7 +432,14 @@ def _flat_block(paths: Sequence[_Path], done: set[tuple[int, int]], table: _Tabl
     return _block(rows, entries, None, torch.arange(length).expand(len(rows), length), table)
 
 
-def _block(rows: list[list[int]], entries: list[tuple[int, int]], ends_T: Tensor | None, positions_BT: Tensor, table: _Table) -> Block:
+def _block(
+    rows: list[list[int]],
+    entries: list[tuple[int, int]],
+    ends_T: Tensor | None,
+    positions_BT: Tensor,
+    table: _Table,
+    spans: tuple[Span, ...] = (),
+) -> Block:
     length = len(rows[0])
     wanted = sorted((place, table.temperatures[entry], entry) for place, entry in entries)
     distributions = sorted({(place, temperature) for place, temperature, _ in wanted})
@@ -408,6 +453,7 @@ def _block(rows: list[list[int]], entries: list[tuple[int, int]], ends_T: Tensor
         token_ids_BT=torch.tensor([ids + [0] * (length - len(ids)) for ids in rows], dtype=torch.long),
         positions_BT=positions_BT,
         ends_T=ends_T,
+        spans=spans,
         tokens=sum(len(ids) for ids in rows),
         places_U=torch.tensor([place for place, _ in distributions], dtype=torch.long),
         temperatures_U=torch.tensor([temperature for _, temperature in distributions], dtype=torch.float64),

@@ -37,6 +37,8 @@ from agentlightning.types import Json, Rollout, RunRecord
 
 NARROW = 44
 """Columns under which labels are left out."""
+LABEL = 10
+"""Columns of a label."""
 
 
 def make_progress(progress: Progress | bool = True, stream: TextIO | None = None) -> Progress:
@@ -141,8 +143,9 @@ class _Panel:
 
 def render(state: RunState, now: float, width: int, glyphs: str = BLOCKS) -> RenderableType:
     """The live panel for a terminal of ``width`` columns. Fits any width: values are cut, never wrapped."""
+    width = min(width - 4 if width > NARROW else width, 100)  # room for the ^C that a terminal echoes behind the panel
     rows: list[tuple[str, RenderableType]] = []
-    rows.append((state.phase, _phase_row(state, now, width)))
+    rows.append((state.phase if len(state.phase) <= LABEL else "phase", _phase_row(state, now, width)))
     if state.rewards:
         rows.append(("reward", _reward_row(state, width, glyphs)))
     if state.validations:
@@ -166,20 +169,20 @@ def render(state: RunState, now: float, width: int, glyphs: str = BLOCKS) -> Ren
 
     grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
     if width >= NARROW:
-        grid.add_column(style="dim", no_wrap=True, width=10)
+        grid.add_column(style="dim", no_wrap=True, width=LABEL)
     grid.add_column(no_wrap=True, overflow="ellipsis" if glyphs is BLOCKS else "crop", ratio=1)
     for label, value in rows:
         grid.add_row(*((label, value) if width >= NARROW else (value,)))
     of = f"/{state.total_steps}" if state.total_steps is not None else ""
     title = Text.assemble((state.name, "bold"), f" - step {state.step}{of}" if state.step else "", overflow="crop", no_wrap=True)
-    return Panel(grid, title=title, title_align="left", width=min(width, 100), border_style="cyan")
+    return Panel(grid, title=title, title_align="left", width=width, border_style="cyan")
 
 
 def _phase_row(state: RunState, now: float, width: int) -> RenderableType:
     elapsed = duration(now - state.phase_began)
     done = sum(state.outcomes.values())
     if not state.phase_total or state.phase not in ("sampling", "validating"):
-        return Text(elapsed if width >= NARROW else f"{state.phase} {elapsed}")
+        return Text(elapsed if width >= NARROW and len(state.phase) <= LABEL else f"{state.phase} {elapsed}")
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_row(
         Text(elapsed),

@@ -23,7 +23,7 @@ class PlainView:
 
     def run_started(self, run: RunRecord, total_steps: int | None) -> None:
         self._state.start(run, total_steps, self._clock())
-        steps = f", {total_steps} steps" if total_steps is not None else ""
+        steps = f", {total_steps} steps" if total_steps else ""
         self._print(f"run {run.name} ({run.id}){steps}, in {short_path(run.folder)}")
 
     def phase(self, name: str, *, total: int = 0) -> None:
@@ -39,8 +39,9 @@ class PlainView:
     def validated(self, evaluation: Mapping[str, Json]) -> None:
         self._state.validations.append(evaluation)
         failed = f", not scored: {counts(evaluation['failed'])}" if evaluation.get("failed") else ""
-        at = f"after step {evaluation['step']}" if evaluation.get("step") else "before training"
-        self._print(f"validation {at}: {score(evaluation)} on {evaluation.get('scored', '?')} rollouts{failed}")
+        training = " before training" if self._state.total_steps else ""
+        at = f" after step {evaluation['step']}" if evaluation.get("step") else training
+        self._print(f"validation{at}: {score(evaluation)} on {evaluation.get('scored', '?')} rollouts{failed}")
 
     def checkpoint_saved(self, path: Path) -> None:
         self._print(f"checkpoint {short_path(path)}")

@@ -144,7 +144,7 @@ def test_stop_at_ends_the_run_at_a_reward(letters: Path, tmp_path: Path):
 
 
 def test_dynamic_filtering_samples_until_groups_differ(letters: Path, tmp_path: Path):
-    algorithm = GRPO(group_size=2, tasks_per_step=4, dynamic_filtering=True, filtering_rounds=3)
+    algorithm = GRPO(group_size=16, tasks_per_step=4, dynamic_filtering=True, filtering_rounds=3)
     result = train(letters, tmp_path, steps=1, algorithm=algorithm)
     groups = result.history[0]["groups"]
     assert groups.get("trained", 0) >= 1 and sum(groups.values()) >= 4
@@ -181,7 +181,7 @@ def test_what_cannot_work_is_refused_at_start_by_name(letters: Path, tmp_path: P
     [
         (letters_agent.takes_nothing, "takes_nothing"),
         (letters_agent.takes_unknown, "model_server"),
-        (letters_agent.not_callable, "callable"),
+        (letters_agent.not_callable, "cannot be called"),
         ("no/such/file.py:agent", "no/such/file.py"),
         (f"{letters_agent.__file__}:nobody", "nobody"),
     ],

@@ -45,7 +45,9 @@ async def until(condition: Any, seconds: float = 20.0) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_logprobs_are_the_plain_forwards_in_any_mix_of_admissions(seed: int, model: LlamaForCausalLM, make_engine: MakeEngine) -> None:
+async def test_logprobs_are_the_plain_forwards_in_any_mix_of_admissions(
+    seed: int, model: LlamaForCausalLM, make_engine: MakeEngine
+) -> None:
     rng = random.Random(seed)
     tokens = rng.choice([400, 1200, 20_000])
     engine = await make_engine(slots=rng.choice([2, 5, 32]), kv_budget_gb=gigabytes(tokens), prefix_cache=rng.random() < 0.8)
@@ -353,7 +355,9 @@ async def test_a_second_turn_computes_only_what_is_new(model: LlamaForCausalLM, 
     assert (await off.sample(request(longer, max_tokens=2))).reused_tokens == 0
 
 
-async def test_a_row_whose_donor_is_cancelled_still_gets_its_sample(model: LlamaForCausalLM, make_engine: MakeEngine, monkeypatch: Any) -> None:
+async def test_a_row_whose_donor_is_cancelled_still_gets_its_sample(
+    model: LlamaForCausalLM, make_engine: MakeEngine, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("agentlightning.engines.local._PREFILL_TOKENS", {"cpu": 16})
     engine = await make_engine()
     prompt = [3 + i % 250 for i in range(600)]
@@ -389,7 +393,9 @@ async def test_after_an_update_no_key_or_value_of_the_old_weights_is_used(model:
     assert worst_difference(model, longer, second) < 1e-4
 
 
-async def test_live_requests_end_before_an_update_and_waiting_ones_get_the_new_version(model: LlamaForCausalLM, make_engine: MakeEngine) -> None:
+async def test_live_requests_end_before_an_update_and_waiting_ones_get_the_new_version(
+    model: LlamaForCausalLM, make_engine: MakeEngine
+) -> None:
     engine = await make_engine(slots=2)
     old_model = tiny_model()
     tasks = [asyncio.create_task(engine.sample(request([5 + i] * 20, max_tokens=150, seed=i))) for i in range(4)]
@@ -431,7 +437,9 @@ async def test_exclusive_work_keeps_prefixes_and_the_version_and_returns_its_res
     assert (await engine.sample(request(prompt, max_tokens=3))).reused_tokens == 0
 
 
-async def test_exclusive_work_that_changes_weights_is_refused_and_still_invalidates(model: LlamaForCausalLM, make_engine: MakeEngine) -> None:
+async def test_exclusive_work_that_changes_weights_is_refused_and_still_invalidates(
+    model: LlamaForCausalLM, make_engine: MakeEngine
+) -> None:
     engine = await make_engine()
     prompt = some_ids(random.Random(2), 60)
     await engine.sample(request(prompt, max_tokens=3))

@@ -39,7 +39,14 @@ class Visit:
 
     def __init__(self, house: House, rollout: Rollout, attempt: Attempt, endpoint: AgentEndpoint) -> None:
         self.house, self.rollout, self.attempt, self.endpoint = house, rollout, attempt, endpoint
-        self.client = AsyncOpenAI(base_url=endpoint.base_url, api_key=endpoint.key, max_retries=0)
+        self._client: AsyncOpenAI | None = None
+
+    @property
+    def client(self) -> AsyncOpenAI:
+        """Made when it is first used: it takes its time."""
+        if self._client is None:
+            self._client = AsyncOpenAI(base_url=self.endpoint.base_url, api_key=self.endpoint.key, max_retries=0)
+        return self._client
 
     async def ask(self, messages: list[dict[str, Any]] | str, **options: Any) -> Any:
         if isinstance(messages, str):
@@ -54,6 +61,10 @@ class Visit:
 
     async def path_ids(self, node: int | None) -> list[int]:
         return Paths(await self.nodes()).ids(node)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
 
     async def end(self) -> AttemptUsage:
         return await self.house.gateway.end(self.attempt.id)
@@ -81,7 +92,7 @@ class House:
 
     async def close(self) -> None:
         for visit in self._visits:
-            await visit.client.close()
+            await visit.close()
         await self.gateway.close()
 
 

@@ -35,6 +35,8 @@ class ScriptedEngine:
     delay: float = 0.0
     context_length: int = 100_000
     policy_version: int = 1
+    canonical: bool = True
+    """False: every character is a token of its own (or more), whatever the tokenizer would make of the text."""
     split_at: int | None = None
     """After this many tokens the policy's version grows by one."""
     requests: list[SampleRequest] = field(default_factory=list)
@@ -88,7 +90,8 @@ class ScriptedEngine:
         for candidate in params.stop:
             if candidate in text:
                 text, stop = text[: text.index(candidate) + len(candidate)], candidate
-        ids = array("i", self.template.encode(text, start=False))
+        pieces = [text] if self.canonical else list(text)
+        ids = array("i", [token for piece in pieces for token in self.template.encode(piece, start=False)])
         if stop is None:
             ids.append(params.stop_token_ids[0])
         if len(ids) > params.max_tokens:

@@ -43,7 +43,8 @@ def conversations(
         if tools and draw(st.booleans()):
             values = draw(st.lists(texts, min_size=1, max_size=1 if one_call else 3))
             calls = tuple(
-                ToolCall(f"call_{turn}_{k}", "calc", json.dumps({"expression": value}, ensure_ascii=False)) for k, value in enumerate(values)
+                ToolCall(f"call_{turn}_{k}", "calc", json.dumps({"expression": value}, ensure_ascii=False))
+                for k, value in enumerate(values)
             )
         content = "" if calls and (one_call or draw(st.booleans())) else draw(spoken)
         messages.append(Message("assistant", content, calls))

@@ -71,7 +71,9 @@ def test_control_token_text_behind_a_sample_stays_text(template: ChatTemplate) -
         for sample in (SampledTurn("Hello", end), SampledTurn("Hello", "")):
             text = template.render(messages, (), {1: sample}).texts[-1]
             ids = template.encode(text, start=False)
-            plain = template.encode(template.render([*messages[:2], replace(messages[2], content="y")], (), {1: sample}).texts[-1], start=False)
+            plain = template.encode(
+                template.render([*messages[:2], replace(messages[2], content="y")], (), {1: sample}).texts[-1], start=False
+            )
             assert [i for i in ids if i in control.values()] == [i for i in plain if i in control.values()]
             assert template.decode(ids) == unescape(text)
 

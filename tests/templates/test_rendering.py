@@ -219,7 +219,9 @@ def test_think_tags_that_the_template_does_not_know_stay_as_sampled() -> None:
 
 def test_samples_that_the_template_can_only_show_joined_are_rewrites() -> None:
     messages = [Message("user", "Hi"), Message("assistant", "One."), Message("assistant", "Two."), Message("user", "Three?")]
-    rendering = template_of("gemma").render(messages, (), {1: SampledTurn("One.", "<end_of_turn>"), 2: SampledTurn("Two.", "<end_of_turn>")})
+    rendering = template_of("gemma").render(
+        messages, (), {1: SampledTurn("One.", "<end_of_turn>"), 2: SampledTurn("Two.", "<end_of_turn>")}
+    )
     assert rendering.rewritten == (1, 2)
     assert "One.\n\nTwo." in template_of("gemma").render(messages, (), {}).texts[0]
 
@@ -237,7 +239,14 @@ def test_no_tool_call_or_result_is_lost(template: ChatTemplate, content: str, co
     for tools in ((), (CALC,)):
         for more in ((), (Message("user", "And?"),)):
             text = template.render([*messages, *more], tools, {}).texts[0]
-            expected = ["Be brief.", "Hi", *filter(None, [content]), *(c.arguments for c in calls), *(r.content for r in results), *(m.content for m in more)]
+            expected = [
+                "Be brief.",
+                "Hi",
+                *filter(None, [content]),
+                *(c.arguments for c in calls),
+                *(r.content for r in results),
+                *(m.content for m in more),
+            ]
             places = [text.find(part) for part in expected]
             assert -1 not in places
             assert places == sorted(places)
@@ -247,7 +256,11 @@ def test_no_tool_call_or_result_is_lost(template: ChatTemplate, content: str, co
 @every_family
 @pytest.mark.parametrize("arguments", ["{broken", "", "[1]", "12", '{"a": NaN', "17 * 23\n"])
 def test_arguments_that_are_no_json_object_are_rendered_as_they_are(family: Family, arguments: str) -> None:
-    messages = [Message("user", "Hi"), Message("assistant", "", (ToolCall("c", "calc", arguments),)), Message("tool", "1", tool_call_id="c")]
+    messages = [
+        Message("user", "Hi"),
+        Message("assistant", "", (ToolCall("c", "calc", arguments),)),
+        Message("tool", "1", tool_call_id="c"),
+    ]
     assert (arguments or "{}") in template_of(family.name).render(messages, (CALC,), {}).texts[0]
 
 

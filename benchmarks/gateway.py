@@ -1,0 +1,336 @@
+"""What the gateway costs, with durable recording: latency at one connection, requests/s at 32 and 256, beside a plain capture proxy in the same run.
+
+    python benchmarks/gateway.py [--model DIR] [--runs 5] [--seconds 3] [--connections 1 32 256] [--out FILE]
+
+Every request is a turn that continues a recorded conversation: about 1,000 prompt tokens of which at most 64 are new, answered with 256 sampled
+tokens. The gateway has a null engine in its process (an instant reply), renders and tokenises with a real chat template, and answers once the call
+is in its SQLite file. The proxy, twenty lines of aiohttp, forwards to the same null engine behind an HTTP server of its own and appends request and
+reply to a file. One process each; the load comes from a third. Run i of one is followed by run i of the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import os
+import platform
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+PROMPT, NEW, SAMPLED = 1000, 64, 256
+WORDS = "the agent asks what it needs and reads what comes back then it writes a short plan and goes on until the task is done ".split()
+
+# --------------------------------------------------------------------------- the two servers
+
+
+class NullEngine:
+    """Replies at once, always with the same tokens."""
+
+    context_length = 100_000
+
+    def __init__(self, token_ids: array[int]) -> None:
+        from agentlightning.engines.base import Sample
+        from agentlightning.types import FinishReason, Segment
+
+        self.reply = Sample((Segment(token_ids, array("f", [-0.25] * len(token_ids)), 1),), FinishReason.STOP, reused_tokens=PROMPT - NEW)
+
+    def version(self, policy: str = "main") -> int:
+        return 1
+
+    async def sample(self, request: Any, on_tokens: Any = None) -> Any:
+        return self.reply
+
+    async def close(self) -> None: ...
+
+
+async def serve_gateway(model: str, folder: Path, attempts: int) -> None:
+    """The gateway with ``attempts`` open attempts; says their URLs and serves until its standard input ends."""
+    from transformers import AutoTokenizer
+
+    from agentlightning.config import GatewayConfig, SamplingConfig
+    from agentlightning.gateway import Gateway, Policy
+    from agentlightning.store import open_store
+    from agentlightning.templates import load_template
+    from agentlightning.types import Mode, Rollout, RunRecord, RunStatus
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    template = load_template(tokenizer)
+    ids = template.encode(" ".join(WORDS * 40), start=False)[: SAMPLED - 1]
+    ids.append(template.stop_token_ids[0])
+    store = open_store(f"sqlite:///{folder / 'record.db'}")
+    await store.create_run(RunRecord("run", "benchmark", str(folder), RunStatus.RUNNING, {}, time.time()))
+    await store.enqueue([Rollout(f"run-{i}", "run", {}, Mode.TRAIN, 0, "g", i, i, 1) for i in range(attempts)])
+    gateway = Gateway(store, {"main": Policy("main", NullEngine(ids), template)}, GatewayConfig())
+    await gateway.start()
+    urls = [
+        (await gateway.open(rollout, attempt, sampling=SamplingConfig())).base_url
+        for rollout, attempt in await store.lease("run", "benchmark", limit=attempts, seconds=3600)
+    ]
+
+    def words_of(count: int) -> str:
+        """A text of about ``count`` tokens."""
+        return template.decode(template.encode(" ".join(WORDS * 60), start=False)[:count])
+
+    say({"urls": urls, "first": words_of(PROMPT - 2 * SAMPLED - NEW - 60), "new": words_of(NEW - 20)})
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await gateway.close()
+    await store.close()
+
+
+async def serve_upstream(reply: str) -> None:
+    """The null engine behind HTTP."""
+    body = reply.encode()
+
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(body=body, content_type="application/json")
+
+    await serve_app([web.post("/{tail:.*}", answer)])
+
+
+async def serve_proxy(upstream: str, log: Path) -> None:
+    """The twenty lines that a capture proxy takes."""
+    client = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    with log.open("ab", buffering=0) as file:
+
+        async def forward(request: web.Request) -> web.Response:
+            body = await request.read()
+            async with client.post(upstream + request.path, data=body, headers={"Content-Type": "application/json"}) as reply:
+                answer = await reply.read()
+            file.write(orjson.dumps({"at": time.time(), "request": orjson.Fragment(body), "reply": orjson.Fragment(answer)}) + b"\n")
+            return web.Response(body=answer, status=reply.status, content_type="application/json")
+
+        await serve_app([web.post("/{tail:.*}", forward)])
+    await client.close()
+
+
+async def serve_app(routes: list[web.RouteDef]) -> None:
+    app = web.Application(client_max_size=2**25)
+    app.add_routes(routes)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
+    await site.start()
+    say({"urls": [f"http://127.0.0.1:{runner.addresses[0][1]}/v1"]})
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await runner.cleanup()
+
+
+def say(value: Any) -> None:
+    print(json.dumps(value), flush=True)
+
+
+# --------------------------------------------------------------------------- the load
+
+
+class Connection(asyncio.Protocol):
+    """A keep-alive HTTP/1.1 client that costs next to nothing."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+        self.buffer = b""
+        self.done: asyncio.Future[bytes] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        head, found, body = self.buffer.partition(b"\r\n\r\n")
+        if found and self.done:
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n", 1)[0])
+            if len(body) >= length:
+                self.buffer, done, self.done = b"", self.done, None
+                if head.split(b" ", 2)[1] == b"200":
+                    done.set_result(body)
+                else:
+                    done.set_exception(RuntimeError(self.buffer.decode() or body.decode()))
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        self.done = asyncio.get_running_loop().create_future()
+        head = f"POST {path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        self.transport.write(head.encode() + body)
+        return await self.done
+
+
+class Talker:
+    """One connection with a conversation of its own; ``turn`` asks the next question about it."""
+
+    def __init__(self, url: str, first: str, new: str) -> None:
+        self.host, self.port, self.path = url.split("/")[2].split(":")[0], int(url.split(":")[2].split("/")[0]), "/" + url.split("/", 3)[3]
+        self.path += "/chat/completions"
+        self.history = [{"role": "user", "content": first}]
+        self.new = new
+        self.count = 0
+
+    async def connect(self) -> None:
+        _, self.connection = await asyncio.get_running_loop().create_connection(Connection, self.host, self.port)
+
+    async def ask(self, messages: list[dict[str, str]]) -> bytes:
+        return await self.connection.post(self.path, orjson.dumps({"model": "gpt", "messages": messages, "max_tokens": SAMPLED}))
+
+    async def prepare(self) -> Any:
+        """Two turns that become history."""
+        reply: Any = None
+        for follow_up in ("And then?", None):
+            reply = orjson.loads(await self.ask(self.history))
+            self.history.append({"role": "assistant", "content": reply["choices"][0]["message"]["content"]})
+            if follow_up:
+                self.history.append({"role": "user", "content": follow_up})
+        return reply
+
+    async def turn(self) -> bytes:
+        self.count += 1
+        return await self.ask([*self.history, {"role": "user", "content": f"{self.count} {self.new}"}])
+
+
+async def load(talkers: list[Talker], seconds: float) -> dict[str, float]:
+    """All talkers at once for so long: requests/s and latency quantiles in ms."""
+    latencies: list[float] = []
+    end = time.perf_counter() + seconds
+
+    async def talk(talker: Talker) -> None:
+        while (start := time.perf_counter()) < end:
+            await talker.turn()
+            latencies.append((time.perf_counter() - start) * 1e3)
+
+    start = time.perf_counter()
+    await asyncio.gather(*map(talk, talkers))
+    wall = time.perf_counter() - start
+    cuts = statistics.quantiles(latencies, n=100)
+    return {"rps": len(latencies) / wall, "p50": cuts[49], "p99": cuts[98], "requests": len(latencies)}
+
+
+class Server:
+    """A child process that serves until it is left."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+        )
+        assert self.process.stdout is not None
+        self.told = json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(30)
+
+
+async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    most = max(args.connections)
+    ours = Server("--serve", "gateway", "--model", args.model, "--folder", str(folder), "--attempts", str(most))
+    told = ours.told
+    talkers = [Talker(url, told["first"], told["new"]) for url in told["urls"]]
+    for talker in talkers:
+        await talker.connect()
+        prepared = await talker.prepare()
+    reply = await talkers[0].turn()
+    usage = orjson.loads(reply)["usage"]
+    print(f"a turn: {usage['prompt_tokens']} prompt tokens, {usage['completion_tokens']} sampled, {len(reply)} bytes of reply", flush=True)
+    upstream = Server("--serve", "upstream", "--reply", json.dumps(prepared))
+    proxy = Server("--serve", "proxy", "--upstream", upstream.told["urls"][0].removesuffix("/v1"), "--folder", str(folder))
+
+    def like(url: str) -> list[Talker]:
+        copies = [Talker(url, told["first"], told["new"]) for _ in talkers]
+        for copy, talker in zip(copies, talkers, strict=True):
+            copy.history = talker.history
+        return copies
+
+    sides = {"gateway": talkers, "proxy": like(proxy.told["urls"][0]), "upstream alone": like(upstream.told["urls"][0])}
+    for name in ("proxy", "upstream alone"):
+        for talker in sides[name]:
+            await talker.connect()
+    results: dict[str, Any] = {}
+    for connections in args.connections:
+        for name, side in sides.items():
+            await load(side[:connections], 0.5)
+        for run in range(args.runs):
+            for name, side in sides.items():
+                if name == "upstream alone" and connections > 1:
+                    continue
+                got = await load(side[:connections], args.seconds)
+                results.setdefault(f"{name} at {connections}", []).append(got)
+                print(f"  {name:14} {connections:3} connections, run {run + 1}: {got['rps']:7.0f} req/s, p50 {got['p50']:7.3f} ms, p99 {got['p99']:8.3f} ms", flush=True)
+    for server in (proxy, upstream, ours):
+        server.close()
+    return results
+
+
+def report(results: dict[str, Any], connections: list[int]) -> None:
+    def spread(name: str, key: str) -> list[float]:
+        return sorted(run[key] for run in results[name])
+
+    def shown(values: list[float], unit: str) -> str:
+        return f"min {values[0]:.3f}, median {statistics.median(values):.3f}, max {values[-1]:.3f} {unit}"
+
+    for count in connections:
+        if count == 1:
+            for name in ("gateway", "proxy", "upstream alone"):
+                print(f"{name} at 1: p50 {shown(spread(f'{name} at 1', 'p50'), 'ms')}")
+            added = statistics.median(spread("gateway at 1", "p50"))
+            alone = statistics.median(spread("upstream alone at 1", "p50"))
+            theirs = statistics.median(spread("proxy at 1", "p50"))
+            print(f"added p50: gateway {added:.3f} ms (all of it: its engine takes no time), proxy {theirs - alone:.3f} ms (beyond its upstream alone)")
+        else:
+            ours, theirs = spread(f"gateway at {count}", "rps"), spread(f"proxy at {count}", "rps")
+            print(f"at {count}: gateway {shown(ours, 'req/s')}; proxy {shown(theirs, 'req/s')}")
+            print(f"at {count}: gateway / proxy = {statistics.median(ours) / statistics.median(theirs):.2f} of the medians")
+
+
+def model_folder(named: str | None) -> str:
+    """The tokenizer's folder: the one named, or SmolLM2's, converted once."""
+    if named:
+        return named
+    script = Path(__file__).parent.parent / "scripts" / "smollm2.py"
+    return subprocess.run([sys.executable, str(script)], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def run(main: Callable[[], Any]) -> Any:
+    if find_spec("uvloop") is None:
+        return asyncio.run(main())
+    with asyncio.Runner(loop_factory=importlib.import_module("uvloop").new_event_loop) as runner:
+        return runner.run(main())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--model", help="folder of a model, for its tokenizer; default: SmolLM2-135M-Instruct")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--connections", type=int, nargs="+", default=[1, 32, 256])
+    parser.add_argument("--out", type=Path, help="write the runs as JSON")
+    for hidden in ("--serve", "--reply", "--upstream", "--folder", "--attempts"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve == "gateway":
+        asyncio.run(serve_gateway(args.model, Path(args.folder), int(args.attempts)))
+    elif args.serve == "upstream":
+        run(lambda: serve_upstream(args.reply))
+    elif args.serve == "proxy":
+        run(lambda: serve_proxy(args.upstream, Path(args.folder) / "capture.jsonl"))
+    else:
+        args.model = model_folder(args.model)
+        print(f"{platform.platform()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; Python {platform.python_version()}", end=", ")
+        print(f"aiohttp {aiohttp.__version__}, orjson {orjson.__version__}, uvloop {'yes' if find_spec('uvloop') else 'no'}, SQLite {sqlite3.sqlite_version}")
+        with tempfile.TemporaryDirectory() as folder:
+            results = run(lambda: measure(args, Path(folder)))
+        report(results, args.connections)
+        if args.out:
+            args.out.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
