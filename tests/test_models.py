@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -110,6 +113,60 @@ def test_a_hub_id_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     message = refusal("nobody/no-such-model", device="cpu")
     assert message.startswith("nobody/no-such-model is neither a folder here nor reachable on the Hugging Face hub: ")
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of a model hub as loading one folder takes."""
+
+    folder: Path
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = self.path.split("?")[0]
+        file = self.folder / path.rsplit("/", 1)[-1]
+        if path.startswith("/api/models/team/tiny"):
+            files = [{"rfilename": f.name} for f in self.folder.iterdir()]
+            body = json.dumps(
+                {"id": "team/tiny", "sha": "a" * 40, "siblings": files, "tags": [], "downloads": 0} if path.count("/") == 4 else []
+            )
+            self.answer(200, body.encode())
+        elif "/resolve/" in path and file.is_file():
+            self.answer(200, file.read_bytes(), ETag=f'"{file.name}"')
+        else:
+            self.answer(404, b"", **{"X-Error-Code": "EntryNotFound" if "/team/tiny/" in path else "RepoNotFound"})
+
+    def answer(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), "X-Repo-Commit": "a" * 40, **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+def test_a_hub_id_is_loaded_and_an_unknown_one_refused(saved: Path, tmp_path: Path) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Served", (Hub,), {"folder": saved}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    code = (
+        "from agentlightning.models import load_model, ModelError\n"
+        "from agentlightning.config import ModelConfig\n"
+        "print(load_model(ModelConfig(path='team/tiny', device='cpu')).context_length)\n"
+        "try:\n load_model(ModelConfig(path='team/other', device='cpu'))\n"
+        "except ModelError as error:\n print(error)"
+    )
+    hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | hub)
+    server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    context, unknown = done.stdout.splitlines()
+    assert context == str(CONTEXT)
+    assert unknown.startswith("team/other is neither a folder here nor reachable on the Hugging Face hub: RepositoryNotFoundError")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

@@ -42,6 +42,7 @@ class PolicyGradient(Algorithm):
     dynamic_filtering: bool = False
     """Sample further tasks until the step has `tasks_per_step` groups whose rewards differ, at most `filtering_rounds` times."""
     filtering_rounds: int = Field(4, ge=1)
+    """How often a step may sample, with `dynamic_filtering`."""
     clip_low: float = Field(0.2, gt=0, lt=1)
     """The ratio is clipped below at 1 - clip_low."""
     clip_high: float = Field(0.28, gt=0)

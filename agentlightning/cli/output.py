@@ -12,6 +12,9 @@ from agentlightning.types import Json
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+PIPE_WIDTH = 20_000
+"""Columns of a pipe: a longer line is folded."""
+
 
 def write_json(value: Json) -> None:
     """One JSON document on stdout, indented. Numbers JSON cannot hold become null."""
@@ -25,5 +28,5 @@ def write(renderable: RenderableType) -> None:
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=400, soft_wrap=True)
+        console = Console(highlight=False, width=PIPE_WIDTH, soft_wrap=True)
     console.print(renderable)

@@ -7,15 +7,16 @@ path above its first token. So each block attends to those alone. What is comput
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.integrations.sdpa_attention import sdpa_attention_forward  # pyright: ignore[reportUnknownVariableType]
 
 from agentlightning.learning.packing import Block, Span
 
@@ -55,27 +56,26 @@ def _plan(spans: tuple[Span, ...], ends_T: Tensor) -> _Plan:
         seen_K = torch.cat([torch.arange(start, stop, device=ends_T.device) for start, stop in runs])
         query_Q = torch.arange(span.start, span.stop, device=ends_T.device)[:, None]
         masks.append(((seen_K <= query_Q) & (query_Q < ends_T[seen_K]))[None, None])
-    return _Plan([b - a for a, b in zip(edges, edges[1:], strict=False)], [span.stop - span.start for span in spans], keys, masks)
+    return _Plan([b - a for a, b in pairwise(edges)], [span.stop - span.start for span in spans], keys, masks)
 
 
 def _forward(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
     """transformers' attention function: [1, heads, T, width] each; returns [1, T, heads, width]."""
+    attend = cast("Callable[..., tuple[Tensor, None]]", sdpa_attention_forward)
     plan = cast("_Plan | None", getattr(attention_mask, "plan", None))
     if plan is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    keys, values = key.split(plan.pieces, dim=2), value.split(plan.pieces, dim=2)
-    out = [
-        sdpa_attention_forward(
-            module, query_Q, torch.cat([keys[p] for p in seen], dim=2), torch.cat([values[p] for p in seen], dim=2), mask, **kwargs
-        )[0]
-        for query_Q, seen, mask in zip(query.split(plan.blocks, dim=2), plan.keys, plan.masks, strict=True)
-    ]
+        return attend(module, query, key, value, attention_mask, **kwargs)
+    keys, values = torch.split(key, plan.pieces, dim=2), torch.split(value, plan.pieces, dim=2)
+    out: list[Tensor] = []
+    for query_Q, seen, mask in zip(torch.split(query, plan.blocks, dim=2), plan.keys, plan.masks, strict=True):
+        key_K, value_K = torch.cat([keys[piece] for piece in seen], dim=2), torch.cat([values[piece] for piece in seen], dim=2)
+        out.append(attend(module, query_Q, key_K, value_K, mask, **kwargs)[0])
     return torch.cat(out, dim=1), None
 
 
-AttentionInterface.register(TREE, _forward)
+cast("Any", AttentionInterface).register(TREE, _forward)
 
 
 @contextmanager

@@ -59,8 +59,8 @@ def save(
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        learner.model.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
+        cast("Any", learner.model).save_pretrained(partial)
+        cast("Any", tokenizer).save_pretrained(partial)
         with (partial / STATE).open("wb") as file:
             torch.save({"learner": learner.state(), "random": _random_state()}, file)
         files = {str(path.relative_to(partial)): path.stat().st_size for path in sorted(partial.rglob("*")) if path.is_file()}
@@ -145,7 +145,7 @@ def load_state(checkpoint: Checkpoint, learner: Learner) -> None:
     model = learner.model
     try:
         state = cast("dict[str, Any]", torch.load(checkpoint.path / STATE, map_location="cpu", weights_only=True))
-        loaded = cast("PreTrainedModel", type(model).from_pretrained(checkpoint.path, dtype=model.dtype))
+        loaded = cast("PreTrainedModel", cast("Any", type(model)).from_pretrained(checkpoint.path, dtype=model.dtype))
     except (OSError, RuntimeError, SafetensorError) as error:
         raise StoreError(f"checkpoint {checkpoint.path} cannot be read: {_one_line(error)}") from error
     own, saved = model.state_dict(), loaded.state_dict()

@@ -5,13 +5,14 @@ Nothing of a model is rewritten: the base model is called with token ids, positi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor, nn
+from torch.utils import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -46,6 +47,10 @@ def _mask(block: Block, model: PreTrainedModel) -> Tensor:
     return torch.zeros_like(sees_TT, dtype=model.dtype).masked_fill_(~sees_TT, torch.finfo(model.dtype).min)
 
 
+def _config(model: PreTrainedModel) -> Any:
+    return cast("Any", model.config).get_text_config()
+
+
 def _attention(model: PreTrainedModel) -> str:
     return str(model.config._attn_implementation)  # pyright: ignore[reportPrivateUsage]
 
@@ -75,19 +80,18 @@ def gradient_checkpointing(model: PreTrainedModel) -> Generator[None]:
 
 def _recomputed(forward: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+        return cast("Any", checkpoint).checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
     return call
 
 
 def cost_of(model: PreTrainedModel) -> Cost:
     """Multiply-adds per token (the matrices between embedding and head) and per pair of tokens (scores and values, all layers)."""
-    config = cast("Any", model.config.get_text_config())
+    config = _config(model)
     heads = int(getattr(config, "num_attention_heads", None) or 1)
     width = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
-    embeddings = {
-        id(parameter) for module in (model.get_input_embeddings(), model.get_output_embeddings()) for parameter in module.parameters()
-    }
+    ends = cast("list[nn.Module]", [model.get_input_embeddings(), model.get_output_embeddings()])
+    embeddings = {id(parameter) for module in ends for parameter in module.parameters()}
     token = sum(p.numel() for p in model.parameters() if p.ndim >= 2 and id(p) not in embeddings)
     block = _SPAN_TOKENS[model.device.type == "cuda"] if _attention(model) == "sdpa" else None
     return Cost(token=float(token), pair=2.0 * heads * width * int(config.num_hidden_layers), block=block)
@@ -95,7 +99,7 @@ def cost_of(model: PreTrainedModel) -> Cost:
 
 def max_tree_depth(model: PreTrainedModel) -> int | None:
     """The path length from which on the model's own mask hides more than a tree's does: a sliding window or an attention chunk. None without one."""
-    config = cast("Any", model.config.get_text_config())
+    config = _config(model)
     windows = [getattr(config, "attention_chunk_size", None)]
     if getattr(config, "use_sliding_window", True):
         windows.append(getattr(config, "sliding_window", None))
@@ -158,7 +162,7 @@ def why_not_tree(model: PreTrainedModel) -> str | None:
 
 
 def _probe_ids(model: PreTrainedModel) -> Tensor:
-    vocabulary = int(cast("Any", model.config.get_text_config()).vocab_size)
+    vocabulary = int(_config(model).vocab_size)
     return torch.randint(vocabulary, (12,), generator=torch.Generator().manual_seed(12))
 
 
@@ -170,4 +174,4 @@ def _plain_block(ids_T: Tensor, positions_T: Tensor, ends_T: Tensor | None, span
 def _difference(a: Tensor, b: Tensor) -> float:
     """Relative L2."""
     a, b = a.double(), b.double()
-    return float((a - b).norm() / b.norm().clamp_min(1e-30))
+    return math.sqrt(float((a - b).square().sum()) / max(float(b.square().sum()), 1e-30))

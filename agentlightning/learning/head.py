@@ -39,7 +39,7 @@ class Transform:
 
 def transform_of(model: PreTrainedModel) -> Transform:
     """The transform that the model's configuration names (Gemma's softcap; the scales of Granite, Cohere and Falcon-H1)."""
-    config = model.config.get_text_config()
+    config = cast("Any", model.config).get_text_config()
 
     def value(name: str) -> float | None:
         found = getattr(config, name, None)
@@ -74,7 +74,7 @@ def chunks_of(distributions: int, rows_E: Tensor, kept_entries_K: Tensor, chunk:
     edges_U = torch.arange(0, distributions + chunk, chunk).clamp(max=distributions)
     edges_E = torch.searchsorted(rows_E, edges_U)
     edges_K = torch.searchsorted(kept_entries_K, edges_E)
-    edges = [cast("list[int]", edge.tolist()) for edge in (edges_U, edges_E, edges_K)]
+    edges = [cast("list[int]", cast("Any", edge).tolist()) for edge in (edges_U, edges_E, edges_K)]
     return tuple(cast("tuple[slice, slice, slice]", tuple(slice(edge[i], edge[i + 1]) for edge in edges)) for i in range(len(edges[0]) - 1))
 
 

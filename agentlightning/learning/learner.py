@@ -74,7 +74,7 @@ class Learner:
         model.requires_grad_(False)
         self._head = Head(model)
         check_head(model, self._head)
-        self._layout = self._choose_layout()
+        self._layout: Literal["auto", "tree", "flat"] = self._choose_layout()
         self._cost = cost_of(model)
         self._max_tree_depth = max_tree_depth(model)
         reduced = any(parameter.dtype == torch.bfloat16 for parameter in model.parameters())
@@ -219,7 +219,7 @@ class Learner:
         nn.utils.clip_grads_with_norm_(self._masters, self.config.max_grad_norm, norm)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
-        self._optimizer.step()
+        cast("Any", self._optimizer).step()
         self._optimizer.zero_grad(set_to_none=True)
         self.publish_masters()
         return loss, norm_value
@@ -254,7 +254,7 @@ class Learner:
                         loss_E = loss_E * losses.truncated_importance(old_E, tally.behaviour_N[entries_E], self.config.importance_cap)
                     loss = (loss_E * scale_N[entries_E]).sum()
                     if learns:
-                        loss.backward()
+                        cast("Any", loss).backward()
                         self._collect()
                 tally.clipping(logprobs_E.detach(), old_E, weights_E, self.loss)
                 total += loss.detach().double()

@@ -40,14 +40,14 @@ def coefficients(units_E: Tensor, loss: LossConfig) -> Tensor:
     """What each token loss is multiplied with, so that the sum is the loss of the minibatch. float64.
 
     With N tokens in U units, n_u of them in unit u: ``token_mean`` 1/N; ``sequence_mean`` 1/(U n_u); ``dr_grpo`` 1/(U fixed_length). ``units_E`` numbers each
-    token's unit, in any order and with gaps.
+    token's unit from 0, in any order, gaps allowed.
     """
     if loss.aggregation == "token_mean":
         return torch.full(units_E.shape, 1.0 / max(1, units_E.numel()), dtype=torch.float64, device=units_E.device)
-    _, place_E, count_U = torch.unique(units_E, return_inverse=True, return_counts=True)
-    units = max(1, count_U.numel())
+    count_U = torch.bincount(units_E)
+    units = max(1, int((count_U > 0).sum()))
     if loss.aggregation == "sequence_mean":
-        return 1.0 / (units * count_U[place_E].double())
+        return 1.0 / (units * count_U[units_E].double())
     assert loss.fixed_length is not None
     return torch.full(units_E.shape, 1.0 / (units * loss.fixed_length), dtype=torch.float64, device=units_E.device)
 

@@ -61,7 +61,8 @@ class PlainView:
         if self._closed:
             return
         stream = self._stream or sys.stdout
+        encoding = getattr(stream, "encoding", None) or "utf-8"
         try:
-            print(line, file=stream, flush=True)
+            print(line.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
         except (OSError, ValueError):  # a broken pipe, or a stream closed under us
             self._closed = True

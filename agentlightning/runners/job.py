@@ -233,7 +233,7 @@ def returned(value: object) -> Ran:
             return Failure(
                 Reason.BAD_REWARD, f"the agent returned a list of {kind}, which this version does not train: return the reward as a number"
             )
-    if value == []:
+    if isinstance(value, list) and not items:
         return Returned(output=[])
     whole: object = cast(object, value)
     return Returned(output=as_json(whole), not_number=why_not(whole, "the returned value"))
@@ -245,9 +245,9 @@ def as_json(value: object) -> Json:
         plain = _plain(value)
         if is_json(plain):
             return plain
+        text = repr(value)
     except Exception as error:  # noqa: BLE001  # user classes may fail in any way when they are read
         return {"repr": f"({describe(error)})", "type": type(value).__qualname__, "note": "not JSON, and cannot be shown"}
-    text = repr(value)
     return {"repr": text if len(text) <= 10_000 else text[:10_000] + "...", "type": type(value).__qualname__, "note": "not JSON"}
 
 

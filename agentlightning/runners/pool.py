@@ -10,15 +10,16 @@ import asyncio
 import inspect
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentlightning.agent import NO_TEMPLATE, AgentSpec
 from agentlightning.config import EvaluationConfig, RunnerConfig, SamplingConfig
-from agentlightning.errors import AgentLightningError, ConfigError, LeaseLost, RunFailed, StoreError
+from agentlightning.errors import AgentLightningError, ConfigError, LeaseLost, RewardError, RunFailed, StoreError
 from agentlightning.loading import describe, user_traceback
 from agentlightning.resources import NamedResources
 from agentlightning.rewards import check_reward
@@ -105,7 +106,8 @@ class RunnerPool:
         self._held: dict[str, _Held] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
-        self._loops: list[asyncio.Task[None]] = []
+        self._leasing: asyncio.Task[None] | None = None
+        self._expiring: asyncio.Task[None] | None = None
         self._closing = False
         self._error: BaseException | None = None
 
@@ -122,14 +124,17 @@ class RunnerPool:
         else:
             self._isolation = ThreadIsolation(self._spec.load())
         await self._isolation.start()
-        self._loops = [asyncio.create_task(self._guard(self._lease_loop())), asyncio.create_task(self._guard(self._expire_loop()))]
+        self._leasing = asyncio.create_task(self._guard(self._lease_loop))
+        self._expiring = asyncio.create_task(self._guard(self._expire_loop))
 
     async def close(self) -> None:
         """Ends what runs: kills or abandons it, revokes its keys, and queues its rollouts again, so that a resumed run runs them anew."""
         self._closing = True
-        for task in self._loops:
-            task.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        self._wake.set()
+        if self._expiring is not None:
+            self._expiring.cancel()
+        if self._leasing is not None:  # not cancelled: what it may have leased this moment has to be given back
+            await self._leasing
         for held in self._held.values():
             held.stop.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -159,16 +164,16 @@ class RunnerPool:
 
     # ------------------------------------------------------------------ leases
 
-    async def _guard(self, work: Any) -> None:
+    async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except Exception as error:  # noqa: BLE001  # kept, and raised where the run waits for its rollouts
             self._error = self._error or error
             for held in self._held.values():
                 held.stop.set()
 
     async def _lease_loop(self) -> None:
-        while self._error is None:
+        while self._error is None and not self._closing:
             free = self._config.n_runners - len(self._held)
             leased: list[tuple[Rollout, Attempt]] = []
             if free > 0:
@@ -176,12 +181,13 @@ class RunnerPool:
             for rollout, attempt in leased:
                 stop = asyncio.Event()
                 self._held[attempt.id] = _Held(rollout.id, stop)
-                task = asyncio.create_task(self._guard(self._attend(rollout, attempt, stop)))
+                task = asyncio.create_task(self._guard(partial(self._attend, rollout, attempt, stop)))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             if not leased:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), POLL)
+                    async with asyncio.timeout(POLL):
+                        await self._wake.wait()
                 self._wake.clear()
 
     async def _expire_loop(self) -> None:
@@ -200,7 +206,7 @@ class RunnerPool:
     # ------------------------------------------------------------------ one attempt
 
     async def _attend(self, rollout: Rollout, attempt: Attempt, stop: asyncio.Event) -> None:
-        renewing = asyncio.create_task(self._guard(self._renew(attempt, stop)))
+        renewing = asyncio.create_task(self._guard(partial(self._renew, attempt, stop)))
         log = OutputLog(None if self._logs is None else self._logs / f"{_file_name(attempt.id)}.log")
         try:
             await self._run(rollout, attempt, stop, log)
@@ -284,23 +290,33 @@ class RunnerPool:
         grader, count = self._grader
         arguments = (rollout.task, ran.output, attempt)[:count]
 
-        def call(deliver: Callable[[float | Failure | None], None]) -> None:
+        def call(deliver: Callable[[_Grade], None]) -> None:
             deliver(_grade(grader, arguments))
 
-        graded = await in_thread(call, name=f"grader-{attempt.id}", deadline=self._config.deadline, stop=stop)
-        return graded
+        deadline = self._config.deadline
+        graded = await in_thread(call, name=f"grader-{attempt.id}", deadline=deadline, stop=stop)
+        if graded is not None or stop.is_set():
+            return graded and graded.value
+        return Failure(Reason.TIMEOUT, f"the grader did not return within {deadline:g} s; its thread was abandoned")
 
 
-def _grade(grader: Grader, arguments: tuple[Any, ...]) -> float | Failure | None:
+@dataclass(frozen=True, slots=True)
+class _Grade:
+    """What a grader said: None leaves it to what the agent emitted."""
+
+    value: float | Failure | None
+
+
+def _grade(grader: Grader, arguments: tuple[Any, ...]) -> _Grade:
     try:
         value = grader(*arguments)
         if inspect.isawaitable(value):
             value = asyncio.run(_await(value))
-        return None if value is None else check_reward(value, "the grader's reward")
-    except AgentLightningError as error:
-        return Failure(Reason.BAD_REWARD, str(error))
+        return _Grade(None if value is None else check_reward(value, "the grader's reward"))
+    except RewardError as error:
+        return _Grade(Failure(Reason.BAD_REWARD, str(error)))
     except BaseException as error:  # noqa: BLE001  # also SystemExit: whatever a grader raises fails the attempt, not the run
-        return Failure(Reason.AGENT_ERROR, f"the grader raised {describe(error)}", user_traceback(error))
+        return _Grade(Failure(Reason.AGENT_ERROR, f"the grader raised {describe(error)}", user_traceback(error)))
 
 
 async def _await(value: Any) -> Any:

@@ -50,6 +50,7 @@ class ThreadIsolation:
     async def run(self, job: Job, log: OutputLog, *, deadline: float, stop: asyncio.Event) -> Ran | None:
         """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended."""
         running = _Running()
+        _redirect.streams()
 
         def call(deliver: Callable[[Ran], None]) -> None:
             current_endpoint.set(job.root_url)
@@ -122,34 +123,34 @@ class _AttemptOutput(io.TextIOBase):
     """Stands in for sys.stdout or sys.stderr: what an attempt's context writes goes to its log, all else to the real stream."""
 
     def __init__(self, real: TextIO) -> None:
-        self._real = real
+        self.real = real
 
     def write(self, text: str, /) -> int:
         log = _log.get()
         if log is None:
-            return self._real.write(text)
+            return self.real.write(text)
         log.write(text.encode("utf-8", "replace"))
         return len(text)
 
     def flush(self) -> None:
         if _log.get() is None:
-            self._real.flush()
+            self.real.flush()
 
     def writable(self) -> bool:
         return True
 
     def isatty(self) -> bool:
-        return _log.get() is None and self._real.isatty()
+        return _log.get() is None and self.real.isatty()
 
     def fileno(self) -> int:
-        return self._real.fileno()
+        return self.real.fileno()
 
     @property
     def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # a plain attribute of the base
-        return self._real.encoding
+        return self.real.encoding
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        return getattr(self.real, name)
 
 
 class _Redirect:
@@ -164,7 +165,14 @@ class _Redirect:
         with self._lock:
             self._users += 1
             if self._users == 1:
-                self._undo = [_wrap_stream("stdout"), _wrap_stream("stderr"), _wrap_threads(), _wrap_executors()]
+                self._undo = [_wrap_threads(), _wrap_executors()]
+
+    def streams(self) -> None:
+        """Wraps the streams as they are now: a live view or a test may have replaced them since."""
+        with self._lock:
+            for name in ("stdout", "stderr"):
+                if not isinstance(getattr(sys, name), _AttemptOutput):
+                    setattr(sys, name, _AttemptOutput(getattr(sys, name)))
 
     def leave(self) -> None:
         with self._lock:
@@ -172,21 +180,13 @@ class _Redirect:
             if self._users == 0:
                 for undo in reversed(self._undo):
                     undo()
+                for name in ("stdout", "stderr"):
+                    stream = getattr(sys, name)
+                    if isinstance(stream, _AttemptOutput):  # else somebody put another over ours, and ours passes through
+                        setattr(sys, name, stream.real)
 
 
 _redirect = _Redirect()
-
-
-def _wrap_stream(name: str) -> Callable[[], None]:
-    real = getattr(sys, name)
-    wrapper = _AttemptOutput(real)
-    setattr(sys, name, wrapper)
-
-    def undo() -> None:
-        if getattr(sys, name) is wrapper:  # else somebody put another stream over ours, and ours passes through
-            setattr(sys, name, real)
-
-    return undo
 
 
 def _wrap_threads() -> Callable[[], None]:

@@ -252,8 +252,7 @@ class SqliteStore:
     def _engine(self, *, query_only: bool) -> Engine:
         def connect() -> sqlite3.Connection:
             connection = sqlite3.connect(self.path, timeout=BUSY_S, check_same_thread=False)
-            if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-                raise StoreError(f"{self.path} is on a file system without shared memory (a network share?); put it on a local disk")
+            _use_wal(connection, self.path)
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute(f"PRAGMA query_only = {query_only:d}")
@@ -275,3 +274,21 @@ class SqliteStore:
             return error
         name = "_".join(str(getattr(cause, "sqlite_errorname", "")).split("_")[:2])
         return StoreError(f"cannot use {self.path}: {_ADVICE.get(name, cause)}")
+
+
+def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
+    """Switches the file to write-ahead logging, which it then keeps.
+
+    SQLite's busy timeout does not cover this switch: while another process makes the same one it fails at once, so it is tried again.
+    """
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    if mode != "wal":
+        raise StoreError(f"{path} is on a file system without shared memory (a network share?); put it on a local disk")

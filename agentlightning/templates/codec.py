@@ -38,8 +38,7 @@ class Codec:
         self._added = {token.content: token for token in core.get_added_tokens_decoder().values()}
         self._ordinary = _without(core, control)
         self._refused = self._counted | set(self._ordinary.encode(_BEFORE, add_special_tokens=False).ids)
-        self.byte_ids = frozenset(i for b in range(256) if (i := core.token_to_id(f"<0x{b:02X}>")) is not None)
-        """Tokens that are one byte of a character (byte fallback)."""
+        self._bytes = frozenset(i for b in range(256) if (i := core.token_to_id(f"<0x{b:02X}>")) is not None)
         self._before: list[int] = []
         probe = core.encode(" a a", add_special_tokens=False).ids
         if self._separator is not None and self._decode(probe) != self._after_separator(probe):
@@ -108,6 +107,14 @@ class Codec:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of ids as it reads behind other tokens; an incomplete character is U+FFFD, an id without a text is nothing."""
         return self._decode([*self._before, *token_ids])[len(self._before_text) :]
+
+    def decode_whole(self, token_ids: Sequence[int]) -> str | None:
+        """As ``decode``; None where the next ids can still change what these read as: part of a character, or of a run of single bytes."""
+        last = next((i for i in reversed(token_ids) if self._core.id_to_token(i) is not None), None)
+        if last is None or last in self._bytes:
+            return None
+        text = self.decode(token_ids)
+        return None if text.endswith("\ufffd") else text
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._core.decode(token_ids, skip_special_tokens=False)

@@ -19,7 +19,7 @@ END_THINK = "</think>"
 
 
 class _Text:
-    """Ids to text. Holds back what the next token can still change: part of a character, a run of byte tokens, a last end-of-turn token."""
+    """Ids to text. Holds back what the next token can still change: part of a character, a last end-of-turn token."""
 
     def __init__(self, codec: Codec, stop_ids: frozenset[int]) -> None:
         self._codec = codec
@@ -29,11 +29,8 @@ class _Text:
     def feed(self, token_ids: Sequence[int]) -> str:
         self._pending += token_ids
         held = self._pending[-1:] if self._pending and self._pending[-1] in self._stop_ids else []
-        ids = self._pending[: len(self._pending) - len(held)]
-        if not ids or ids[-1] in self._codec.byte_ids:
-            return ""
-        text = self._codec.decode(ids)
-        if text.endswith("\ufffd"):
+        text = self._codec.decode_whole(self._pending[: len(self._pending) - len(held)])
+        if text is None:
             return ""
         self._pending = held
         return text

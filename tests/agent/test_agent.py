@@ -110,8 +110,8 @@ def test_names_that_are_taken_and_never_read_are_known():
         return lambda: llm
 
     async def used(task, llm):
-        async with asyncio.timeout(1):
-            return llm
+        await asyncio.sleep(0)
+        return llm
 
     assert as_agent(unused).load().unused == {"llm"}
     assert as_agent(closure).load().unused == as_agent(used).load().unused == frozenset()
@@ -188,7 +188,10 @@ async def yields_async(task):
         (Some(), "sets trained_agents"),
         (lambda: 1, "takes no task"),
         (lambda *, task: 1, "takes no task"),
-        (lambda task, server: 1, r"parameter 'server' that nothing is known for: known are llm, resources, prompt_template, rollout, tokenizer"),
+        (
+            lambda task, server: 1,
+            r"parameter 'server' that nothing is known for: known are llm, resources, prompt_template, rollout, tokenizer",
+        ),
         (lambda task, rollout_id: 1, "parameter 'rollout_id'"),
         (lambda task, tokenizer: 1, "takes tokenizer, which has no part behind it"),
         (yields, "is a generator"),
@@ -302,7 +305,7 @@ def test_a_failing_import_is_said_in_one_line_and_keeps_the_users_error(tmp_path
 
 
 def test_a_module_that_is_not_there_is_said_as_such():
-    with pytest.raises(ConfigError, match="neither a .py file nor a module that can be found"):
+    with pytest.raises(ConfigError, match=r"neither a \.py file nor a module that can be found"):
         as_agent("nowhere_at_all.mod:agent")
     with pytest.raises(ConfigError, match=r"there is no module 'json\.nowhere' to import"):
         as_agent("json.nowhere:agent").load()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from typing import ClassVar
 
 import numpy
 import pytest
@@ -71,7 +72,7 @@ def test_every_finite_number_keeps_its_value(value):
 
 
 class Endpoint(http.server.BaseHTTPRequestHandler):
-    taken: list = []
+    taken: ClassVar[list] = []
     answer = (200, b"{}")
 
     def do_POST(self):
@@ -149,5 +150,5 @@ def test_a_value_that_is_no_reward_is_never_sent(endpoint):
 
 def test_an_endpoint_that_is_gone_is_an_error_of_one_line(monkeypatch):
     monkeypatch.setenv("AGENTLIGHTNING_ENDPOINT", "http://127.0.0.1:9/a/key")
-    with pytest.raises(AgentLightningError, match="not accepted.*refused"):
+    with pytest.raises(AgentLightningError, match=r"not accepted.*refused"):
         emit_reward(1)

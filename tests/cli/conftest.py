@@ -16,7 +16,7 @@ import pytest
 
 from agentlightning.config import describe_run, resolve
 from agentlightning.ledger import Ledger
-from agentlightning.store import open_store
+from agentlightning.store import Store, open_store
 from agentlightning.types import (
     AttemptResult,
     Call,
@@ -89,7 +89,9 @@ def sampled(number: int, parent: int, text: str, call: int, logprob: float = -0.
     return Node(number, parent, sampled=True, token_ids=ids, call_index=call, logprobs=array("f", [logprob]) * len(ids), version=3)
 
 
-def call(attempt: str, index: int, branch: str, prompt: int | None, leaves: Sequence[int], status: CallStatus = CallStatus.COMPLETE) -> Call:
+def call(
+    attempt: str, index: int, branch: str, prompt: int | None, leaves: Sequence[int], status: CallStatus = CallStatus.COMPLETE
+) -> Call:
     return Call(
         id=f"chatcmpl-{attempt}-{index}", attempt_id=attempt, index=index, wire="chat_completions", model="gpt", policy="main", status=status,
         branch=branch, prompt_node=prompt, samples=tuple(SampleRecord(leaf, FinishReason.STOP, Message("assistant", "x")) for leaf in leaves),
@@ -136,14 +138,17 @@ async def _write_run(folder: Path, model: Path) -> Path:
     return own
 
 
-async def _play(store, ids: list[str]) -> None:  # noqa: ANN001
+async def _play(store: Store, ids: list[str]) -> None:
     """The first rollout has a tree with all there is; the second a line; the third fails after a retry."""
     leased = {rollout.id: attempt for rollout, attempt in await store.lease(RUN_ID, "r", limit=3, seconds=60)}
     first, second, third = (leased[id_] for id_ in ids)
     long = "You are a calculator. " * 40
     await store.record(
         call(first.id, 0, "root", 0, [1]),
-        [given(0, None, f"<|im_start|>system\n{long}<|im_end|>\n<|im_start|>user\n3 + 4?", 0), sampled(1, 0, "<calc>3+4</calc><|im_end|>", 0)],
+        [
+            given(0, None, f"<|im_start|>system\n{long}<|im_end|>\n<|im_start|>user\n3 + 4?", 0),
+            sampled(1, 0, "<calc>3+4</calc><|im_end|>", 0),
+        ],
     )
     await store.record(
         call(first.id, 1, "continued", 2, [3, 4]),

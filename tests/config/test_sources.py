@@ -158,8 +158,8 @@ def test_bad_values_say_the_value_its_source_and_what_is_allowed(tmp_path: Path)
         "algorithm.group_size = true (file runs.toml line 12): allowed is a whole number >= 1",
         "engine (flag --set): is a table of settings, not a value; its keys: slots, kv_budget_gb, context_length, prefix_cache",
         "learner.betas = [1.0] (file runs.toml line 7): allowed is a list of 2: a number, a number",
-        "learner.layout = \"treee\" (file runs.toml line 6): allowed is one of auto, tree, flat",
-        "learner.lr = \"fast\" (file runs.toml line 5): allowed is a number > 0",
+        'learner.layout = "treee" (file runs.toml line 6): allowed is one of auto, tree, flat',
+        'learner.lr = "fast" (file runs.toml line 5): allowed is a number > 0',
         "model (file runs.toml line 3): is a table of settings, not a value; its keys: path, dtype, device, tool_format",
         "name.x (flag --set): name is text, not a table",
         "runner.failure_reward.agent_eror = -1.0 (file runs.toml line 10): allowed is a table: one of agent_error, timeout, empty, "

@@ -73,26 +73,25 @@ async def counted(out: Path) -> tuple[Any, Counter[int], Counter[str], list[Any]
 @pytest.fixture(scope="module")
 def uninterrupted(letters: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     out = tmp_path_factory.mktemp("uninterrupted")
-    return weights(end(start(out, letters, "deterministic=true"))["checkpoint"])
+    return weights(end(start(out, letters, "--set", "deterministic=true"))["checkpoint"])
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(letters: Path, tmp_path: Path, uninterrupted: str, seed: int):
     """Invariant 6 and ruling 6, in deterministic mode."""
     rng = random.Random(seed)
-    process = start(tmp_path, letters, "deterministic=true")
-    wait_for_lines(tmp_path, rng.randint(0, STEPS - 2), process)
+    process = start(tmp_path, letters, "--set", "deterministic=true")
+    wait_for_lines(tmp_path, rng.randint(1, STEPS - 2), process)
     time.sleep(rng.random() * 0.5)
     process.kill()
     process.communicate()
-    process = start(tmp_path, letters, "--resume", "deterministic=true")
+    process = start(tmp_path, letters, "--resume", "--set", "deterministic=true")
     time.sleep(2.0 + rng.random())
     if process.poll() is None:  # a second death, while it catches up
         process.kill()
         process.communicate()
-        process = start(tmp_path, letters, "--resume", "deterministic=true")
-    if process.wait(timeout=120) == 2 and "nothing to resume" in (process.stderr.read() if process.stderr else ""):
-        pytest.fail("the run was lost")
+        process = start(tmp_path, letters, "--resume", "--set", "deterministic=true")
+    end(process)
     store_run, per_step, rewards, steps = asyncio.run(counted(tmp_path))
     assert store_run.status is RunStatus.FINISHED
     assert per_step == Counter({step: 32 for step in range(1, STEPS + 1)}), "no rollout is counted twice"
@@ -120,7 +119,7 @@ def test_a_resume_with_other_settings_is_refused_by_name(letters: Path, tmp_path
     wait_for_lines(tmp_path, 1, process)
     process.kill()
     process.communicate()
-    process = start(tmp_path, letters, "--resume", 'seed=5')
+    process = start(tmp_path, letters, "--resume", "--set", "seed=5")
     _, err = process.communicate(timeout=60)
     assert process.returncode != 0 and "seed: 0 then, 5 now" in err
 

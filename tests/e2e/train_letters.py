@@ -1,4 +1,4 @@
-"""A training program to be started, killed and resumed by tests: ``train_letters.py OUTPUT MODEL STEPS [--resume] [--agent NAME] [key=value ...]``."""
+"""A training program to be started, killed and resumed by tests: ``train_letters.py OUTPUT MODEL STEPS [--resume] [--agent NAME] [--set key=value ...]``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--agent", default="agent")
     parser.add_argument("--val", action="store_true")
-    parser.add_argument("settings", nargs="*")
+    parser.add_argument("--set", action="append", default=[])
     args = parser.parse_args()
     settings: dict[str, Any] = {}
-    for item in args.settings:
+    for item in args.set:
         key, _, value = item.partition("=")
         settings[key] = json.loads(value)
     trainer = Trainer(
@@ -35,7 +35,7 @@ def main() -> None:
         sampling={"max_tokens": 2},
         evaluation={"max_tokens": 2},
         progress=False,
-        **{"n_runners": 8, "checkpoint": {"save_every": 2}, "threads": 1, **settings},
+        **{"n_runners": 8, "checkpoint": {"save_every": 2}, "threads": 1, "runner": {"isolation": "thread"}, **settings},
     )
     agent = f"{Path(__file__).with_name('letters_agent.py')}:{args.agent}"
     result = trainer.fit(agent, TASKS, val_dataset=TASKS if args.val else None, resume=args.resume)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import threading
 from array import array
@@ -37,7 +38,7 @@ def some_ids(rng: random.Random, count: int) -> list[int]:
 
 async def until(condition: Any, seconds: float = 20.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what is awaited happens in another thread
             await asyncio.sleep(0.002)
 
 
@@ -304,7 +305,7 @@ async def test_a_long_prompt_is_computed_in_pieces_between_the_others_tokens(mak
     await engine.sample(request([3 + i % 200 for i in range(400)], max_tokens=1))
     pieces = [i for i, name in enumerate(steps) if name == "prefill"]
     assert len(pieces) == 13
-    assert all(b - a == 2 for a, b in zip(pieces, pieces[1:], strict=False))
+    assert all(b - a == 2 for a, b in itertools.pairwise(pieces))
     decoding.cancel()
 
 
@@ -602,3 +603,22 @@ async def test_half_precision_samples_with_float32_logprobs(make_engine: MakeEng
     engine = await make_engine(of=model)
     samples = await asyncio.gather(*(engine.sample(request([5 + i] * (3 + i), max_tokens=20, seed=i)) for i in range(8)))
     assert max(worst_difference(model, [5 + i] * (3 + i), s) for i, s in enumerate(samples)) < 0.1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+async def test_on_cuda_logprobs_are_the_plain_forwards_and_seeds_hold(dtype: torch.dtype, make_engine: MakeEngine) -> None:
+    model: Any = tiny_model(dtype=dtype).to("cuda")
+    engine = await make_engine(of=model)
+    rng = random.Random(0)
+    prompts = [some_ids(rng, rng.randint(1, 80)) for _ in range(40)]
+    params: list[dict[str, Any]] = [
+        {"max_tokens": 20, "seed": i, "top_p": (1.0, 0.9)[i % 2], "temperature": (1.0, 0.0, 0.7)[i % 3]} for i in range(40)
+    ]
+    samples = await asyncio.gather(*(engine.sample(request(p, **q)) for p, q in zip(prompts, params, strict=True)))
+    again = await asyncio.gather(*(engine.sample(request(p, **q)) for p, q in zip(prompts, params, strict=True)))
+    cpu = tiny_model(dtype=dtype)
+    worst = max(worst_difference(cpu, p, s, q["temperature"]) for p, s, q in zip(prompts, samples, params, strict=True))
+    assert worst < (1e-3 if dtype == torch.float32 else 0.2)
+    if dtype == torch.float32:
+        assert [ids_of(s) for s in samples] == [ids_of(s) for s in again]

@@ -1,91 +1,117 @@
-"""Batches for the learner's tests: random trees of tokens, and the same trees with the logprobs that a model gives their tokens."""
+"""Batches for the learner's tests, and what the learner has to agree with: the same loss written the slow way, one path and one token at a time."""
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
+from hypothesis import strategies as st
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentlightning.learning.batch import Batch, TrainNode, TrainTree
+from agentlightning.learning.learner import Gradient
+from agentlightning.learning.loss_config import LossConfig
 from agentlightning.types import Kept
 
+VOCABULARY = 272
+"""Of tests.tiny.tiny_model."""
 
-def given(ids: list[int], parent: int = -1) -> TrainNode:
+
+def given(ids: Sequence[int], parent: int = -1) -> TrainNode:
     return TrainNode(parent=parent, token_ids=array("i", ids), sampled=False)
 
 
-def sampled(ids: list[int], parent: int, weight: float | list[float] | None = 1.0, unit: int = 0, logprob: float = -1.0, **more: object) -> TrainNode:
-    """A sampled node. ``weight`` None masks it; a list has one weight per token, NaN where the token is masked."""
-    weights = None if weight is None else array("f", weight if isinstance(weight, list) else [weight] * len(ids))
+def sampled(
+    ids: Sequence[int], parent: int, weight: float | Sequence[float] | None = 1.0, unit: int = 0, logprob: float = -5.6, **more: object
+) -> TrainNode:
+    """A sampled node. ``weight`` None masks it; a sequence has one weight per token, NaN where the token is masked."""
+    weights = None if weight is None else array("f", [weight] * len(ids) if isinstance(weight, float) else weight)
     node = TrainNode(parent, array("i", ids), True, weights, array("f", [logprob] * len(ids)), unit=unit)
     return replace(node, **more)  # pyright: ignore[reportArgumentType]
 
 
-def random_tree(rng: random.Random, prompt: list[int], *, unit: int, vocabulary: int) -> TrainTree:
-    """A rollout: its prompt (a second root now and then), then turns, best-of-n branches and retries at random, some masked, some tokens NaN."""
-
-    def ids(low: int, high: int) -> list[int]:
-        return [rng.randrange(vocabulary) for _ in range(rng.randint(low, high))]
-
-    nodes = [given(prompt)]
-    if rng.random() < 0.3:
-        nodes.append(given(ids(1, 4)))
-    for _ in range(rng.randint(1, 6)):
-        parent = rng.randrange(len(nodes))
-        if nodes[parent].sampled and rng.random() < 0.6:
-            nodes.append(given(ids(1, 3), parent))
+@st.composite
+def trees(draw: st.DrawFn, prompt: list[int], unit: int) -> TrainTree:
+    """A rollout: its group's prompt or another one, a second root, turns, best-of-n branches; some nodes and tokens masked, some of weight 0."""
+    ids = functools.partial(st.lists, st.integers(0, 9))
+    weight = st.sampled_from([-1.0, 0.5, 0.0, 1.5, math.nan])
+    nodes = [given(draw(st.one_of(st.just(prompt), ids(min_size=1, max_size=4))))]
+    for _ in range(draw(st.integers(1, 5))):
+        parent = draw(st.integers(-1, len(nodes) - 1))
+        if parent < 0 or draw(st.booleans()):
+            nodes.append(given(draw(ids(min_size=1, max_size=3)), parent))
             parent = len(nodes) - 1
-        for _ in range(rng.choice((1, 1, 2, 3))):
-            tokens = ids(1, 5)
-            weights: list[float] | None = [rng.choice((-1.0, 0.5, 0.0, math.nan, 1.5)) for _ in tokens]
-            if rng.random() < 0.2:
-                weights = None
+        for _ in range(draw(st.integers(1, 3))):
+            tokens = draw(ids(min_size=1, max_size=4))
+            weights = draw(st.none() | st.lists(weight, min_size=len(tokens), max_size=len(tokens)))
             nodes.append(sampled(tokens, parent, weights, unit))
     return TrainTree(tuple(nodes), f"rollout-{unit:03d}")
 
 
-def random_batch(seed: int, vocabulary: int, *, groups: int = 2, size: int = 3) -> Batch:
-    """Groups of trees, most of which begin with their group's prompt."""
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    """One to three groups of one to four rollouts. Few different token ids, so that paths meet by chance too."""
+    groups: list[tuple[TrainTree, ...]] = []
+    unit = 0
+    for _ in range(draw(st.integers(1, 3))):
+        prompt = draw(st.lists(st.integers(0, 9), min_size=1, max_size=5))
+        size = draw(st.integers(1, 4))
+        groups.append(tuple(draw(trees(prompt, unit + i)) for i in range(size)))
+        unit += size
+    return Batch(tuple(groups))
+
+
+def grpo_batch(*, groups: int = 2, size: int = 4, seed: int = 0, prompt: int = 20, turn: int = 6) -> Batch:
+    """Two turns per rollout after a shared prompt, advantages +-1."""
     rng = random.Random(seed)
+
+    def ids(count: int) -> list[int]:
+        return [rng.randrange(VOCABULARY) for _ in range(count)]
+
     out: list[tuple[TrainTree, ...]] = []
     for g in range(groups):
-        prompt = [rng.randrange(vocabulary) for _ in range(rng.randint(1, 6))]
-        out.append(
-            tuple(
-                random_tree(rng, prompt if rng.random() < 0.8 else prompt[: len(prompt) // 2 + 1] + [0], unit=g * size + i, vocabulary=vocabulary)
-                for i in range(size)
-            )
-        )
+        shared = ids(prompt)
+        members: list[TrainTree] = []
+        for i in range(size):
+            unit, weight = g * size + i, rng.choice((-1.0, 1.0))
+            first, second = sampled(ids(turn), 0, weight, unit), sampled(ids(turn // 2), 2, weight, unit)
+            members.append(TrainTree((given(shared), first, given(ids(3), 1), second), f"rollout-{unit:03d}"))
+        out.append(tuple(members))
     return Batch(tuple(out))
 
 
-def with_logprobs(model: PreTrainedModel, batch: Batch, *, noise: float = 0.0, temperature: float = 1.0, top_k: int = 0, seed: int = 0) -> Batch:
-    """The batch with the logprobs that the model gives its sampled tokens, path by path in the plain forward, off by up to ``noise``.
+def exact(model: PreTrainedModel) -> PreTrainedModel:
+    """The model in float64 throughout: transformers' norms compute in float32 whatever the model's dtype, and would hide what a test at 1e-10 looks for."""
+    model = model.double()
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = functools.partial(_rms_norm, module)  # pyright: ignore[reportAttributeAccessIssue]
+    return model
 
-    ``top_k`` cuts the support as sampling would, but always keeps the token itself.
-    """
+
+def _rms_norm(module: torch.nn.Module, x: Tensor) -> Tensor:
+    return torch.nn.functional.rms_norm(x, module.weight.shape, module.weight, module.variance_epsilon)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def with_logprobs(
+    model: PreTrainedModel, batch: Batch, *, noise: float = 0.0, temperature: float = 1.0, top_k: int = 0, seed: int = 0
+) -> Batch:
+    """The batch with the logprobs that the model gives its sampled tokens, off by up to ``noise``; ``top_k`` cuts the support, but keeps the token itself."""
     rng = random.Random(seed)
-    return Batch(tuple(tuple(_tree(model, tree, rng, noise, temperature, top_k) for tree in group) for group in batch.groups))
+    return Batch(tuple(tuple(_recorded(model, tree, rng, noise, temperature, top_k) for tree in group) for group in batch.groups))
 
 
-def _tree(model: PreTrainedModel, tree: TrainTree, rng: random.Random, noise: float, temperature: float, top_k: int) -> TrainTree:
-    paths: list[list[int]] = []
-    nodes: list[TrainNode] = []
-    for node in tree.nodes:
-        before = paths[node.parent] if node.parent >= 0 else []
-        paths.append(before + list(node.token_ids))
-        if not node.sampled:
-            nodes.append(node)
-            continue
-        with torch.no_grad():
-            logits = model(torch.tensor([paths[-1]])).logits[0].double() / temperature
-        logprobs_TV = logits.log_softmax(-1)[len(before) - 1 : -1] if before else logits.log_softmax(-1)[:-1]
-        tokens = list(node.token_ids)
-        logprobs = [float(row[token]) + rng.uniform(-noise, noise) for row, token in zip(logprobs_TV, tokens, strict=True)]
+def _recorded(model: PreTrainedModel, tree: TrainTree, rng: random.Random, noise: float, temperature: float, top_k: int) -> TrainTree:
+    nodes = list(tree.nodes)
+    for index, logprobs_TV in _logprobs_by_node(model, tree, temperature):
+        tokens = nodes[index].token_ids
+        logprobs = array("f", [float(row[token]) + rng.uniform(-noise, noise) for row, token in zip(logprobs_TV, tokens, strict=True)])
         kept, log_kept = None, None
         if top_k:
             ids, offsets, masses = array("i"), array("i", [0]), array("f")
@@ -95,8 +121,59 @@ def _tree(model: PreTrainedModel, tree: TrainTree, rng: random.Random, noise: fl
                 offsets.append(len(ids))
                 masses.append(float(row[members].logsumexp(0)))
             kept, log_kept = Kept(ids, offsets), masses
-        nodes.append(replace(node, logprobs=array("f", logprobs), temperature=temperature, kept=kept, log_kept=log_kept))
+        nodes[index] = replace(nodes[index], logprobs=logprobs, temperature=temperature, kept=kept, log_kept=log_kept)
     return TrainTree(tuple(nodes), tree.rollout_id)
+
+
+def _logprobs_by_node(model: PreTrainedModel, tree: TrainTree, temperature: float | None = None) -> Iterator[tuple[int, Tensor]]:
+    """Each sampled node with the full log-softmax before each of its tokens, from a plain forward of its path. Roots are never sampled here."""
+    paths: list[list[int]] = []
+    for index, node in enumerate(tree.nodes):
+        before = paths[node.parent] if node.parent >= 0 else []
+        paths.append(before + list(node.token_ids))
+        if node.sampled:
+            logits_TV = model(torch.tensor([paths[-1]])).logits[0][len(before) - 1 : -1]
+            yield index, (logits_TV.double() / (temperature or node.temperature)).log_softmax(-1)
+
+
+def reference(model: PreTrainedModel, batch: Batch, loss: LossConfig, *, importance_cap: float | None = None) -> Gradient:
+    """The loss and its gradient as the formulas say, without packing, chunks or rows. With a cap: old logprobs recomputed."""
+    units: dict[int, list[Tensor]] = {}
+    names = [name for name, _ in model.named_parameters()]
+    with torch.enable_grad():
+        for p in model.parameters():
+            p.requires_grad_(True)
+        for tree in (tree for group in batch.groups for tree in group):
+            for index, logprobs_TV in _logprobs_by_node(model, tree):
+                node = tree.nodes[index]
+                assert node.logprobs is not None
+                for t, weight in enumerate(node.weights or ()):
+                    if math.isnan(weight):
+                        continue
+                    new, old = logprobs_TV[t, node.token_ids[t]], torch.tensor(node.logprobs[t], dtype=torch.float64)
+                    if node.kept is not None and node.log_kept is not None:
+                        members = list(node.kept.ids[node.kept.offsets[t] : node.kept.offsets[t + 1]])
+                        new, old = new - logprobs_TV[t, members].logsumexp(0), old - node.log_kept[t]
+                    factor = 1.0
+                    if importance_cap is not None:
+                        factor, old = min(math.exp(float(new - old)), importance_cap), new.detach()
+                    ratio = (new - old).exp()
+                    token_loss = -torch.minimum(ratio * weight, ratio.clamp(1 - loss.clip_low, 1 + loss.clip_high) * weight) * factor
+                    units.setdefault(node.unit, []).append(token_loss)
+        total = torch.zeros((), dtype=torch.float64)
+        for losses in units.values():
+            if loss.aggregation == "token_mean":
+                total = total + torch.stack(losses).sum() / sum(len(u) for u in units.values())
+            else:
+                total = total + torch.stack(losses).sum() / (loss.fixed_length or len(losses)) / len(units)
+        grads = torch.autograd.grad(total, list(model.parameters())) if units else [torch.zeros_like(p) for p in model.parameters()]
+    return Gradient(float(total.detach()), dict(zip(names, grads, strict=True)))
+
+
+def difference(a: Gradient, b: Gradient) -> float:
+    """Relative L2 over all parameters; 0 where both are zero."""
+    x, y = (torch.cat([g.by_name[name].double().flatten() for name in sorted(g.by_name)]) for g in (a, b))
+    return float((x - y).norm() / y.norm()) if float(y.norm()) else float(x.norm())
 
 
 def trained_tokens(batch: Batch) -> int:

@@ -27,7 +27,10 @@ def line(step: int) -> dict[str, Any]:
         ([line(1)], []),
         ([], [VALIDATION]),
         ([{"step": 0, "validation": VALIDATION}, {"step": 1, "reward": 0.3}], []),
-        ([{"step": 1, "reward": 0.5, "reward_std": 0.0}, {"step": 2, "reward": None}], [{"step": 2, "mean": 1, "low": float("nan"), "high": 1}]),
+        (
+            [{"step": 1, "reward": 0.5, "reward_std": 0.0}, {"step": 2, "reward": None}],
+            [{"step": 2, "mean": 1, "low": float("nan"), "high": 1}],
+        ),
     ],
 )
 def test_every_shape_of_run_gives_a_picture(tmp_path: Path, history: list[dict[str, Any]], validations: list[dict[str, Any]]) -> None:

@@ -31,7 +31,9 @@ def test_what_is_no_proportion_is_refused(successes: int, n: int) -> None:
         wilson_interval(successes, n)
 
 
-@pytest.mark.parametrize(("df", "value"), [(1, 12.7062), (2, 4.30265), (3, 3.18245), (4, 2.77645), (10, 2.22814), (30, 2.04227), (1000, 1.96234)])
+@pytest.mark.parametrize(
+    ("df", "value"), [(1, 12.7062), (2, 4.30265), (3, 3.18245), (4, 2.77645), (10, 2.22814), (30, 2.04227), (1000, 1.96234)]
+)
 def test_students_t_agrees_with_the_tables(df: int, value: float) -> None:
     assert student_t(df) == pytest.approx(value, rel=2e-3)
 

@@ -114,6 +114,14 @@ def test_a_reader_that_left_silences_the_view_and_not_the_run() -> None:
     a_whole_run(PlainView(closed))
 
 
+def test_a_message_that_the_stream_cannot_encode_is_escaped() -> None:
+    raw = io.BytesIO()
+    view = PlainView(io.TextIOWrapper(raw, encoding="ascii"))
+    view.message("caf\u00e9")
+    view.message("goes on")
+    assert raw.getvalue() == b"caf\\xe9\ngoes on\n"
+
+
 def test_the_view_is_chosen_by_what_stdout_is(monkeypatch: pytest.MonkeyPatch) -> None:
     leader, follower = pty.openpty()
     with os.fdopen(follower, "w") as terminal:
@@ -178,8 +186,7 @@ def test_prints_of_the_users_code_are_not_swallowed_by_the_live_view() -> None:
     """In a real terminal, from threads, with and without a newline, to stdout and stderr."""
     code = """
 import sys, threading, time
-sys.path.insert(0, 'tests/metrics')
-from test_views import *
+from tests.metrics.test_views import *
 view = make_progress()
 assert isinstance(view, LiveView)
 view.run_started(run_record(), 2)

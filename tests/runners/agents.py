@@ -301,4 +301,4 @@ def draws(task: Any, llm: Any) -> Any:
     import numpy
 
     ask(llm.endpoint)
-    return [random.random(), float(numpy.random.random()), IMPORTED_IN == os.getpid()]
+    return [random.random(), float(numpy.random.random()), os.getpid() == IMPORTED_IN]

@@ -6,7 +6,7 @@ import asyncio
 import time
 from array import array
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from agentlightning.config import EvaluationConfig, GatewayConfig, RunnerConfig,
 from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.errors import ContextLengthError
 from agentlightning.gateway import Gateway, Policy
-from agentlightning.runners import AttemptReport, RunnerPool
+from agentlightning.runners import AgentProbe, AttemptReport, RunnerPool, check_agent
 from agentlightning.store import open_store
 from agentlightning.templates.base import ParsedDelta, Rendering, SampledTurn
 from agentlightning.types import FinishReason, Message, Mode, Rollout, RunRecord, RunStatus, Segment
@@ -99,6 +99,19 @@ class EchoEngine:
     async def close(self) -> None: ...
 
 
+_probes: dict[str, AgentProbe] = {}
+
+
+async def _probe_of(pool: RunnerPool) -> AgentProbe:
+    """What a check finds of an agent, found once per file: starting a process for it costs more than most tests."""
+    spec = pool._spec
+    file = str(spec.file)
+    if file not in _probes:
+        _probes[file] = await check_agent(spec, "process")
+    agent = spec.load()
+    return replace(_probes[file], name=spec.name, parameters=agent.parameters, needs_template=agent.needs_template)
+
+
 @dataclass
 class World:
     store: Any
@@ -163,8 +176,12 @@ class World:
             assert time.monotonic() < until, f"still not final: {pending}"
         return [done[i] for i in ids]
 
-    async def run(self, agent: Any, tasks: Sequence[Any] = ({"q": 1},), mode: Mode = Mode.TRAIN, version: int = 0, **settings: Any) -> list[Rollout]:
+    async def run(
+        self, agent: Any, tasks: Sequence[Any] = ({"q": 1},), mode: Mode = Mode.TRAIN, version: int = 0, **settings: Any
+    ) -> list[Rollout]:
         pool = self.make_pool(agent, **settings)
+        if settings.get("isolation") == "process" and "extra_env" not in settings:
+            pool.probe = await _probe_of(pool)
         await pool.start()
         try:
             return await self.wait(await self.enqueue(tasks, mode, version))

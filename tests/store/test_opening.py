@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +226,18 @@ def test_several_processes_may_make_the_same_database_at_once(tmp_path: Path) ->
         child.stdin.write("go\n")
         child.stdin.flush()
     assert [(child.communicate(timeout=60)[1], child.returncode) for child in children] == [("", 0)] * 3
+
+
+def test_a_file_that_another_process_is_making_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "record.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")  # the lock for which SQLite does not wait by itself
+    timer = threading.Timer(0.3, other.execute, ["ROLLBACK"])
+    timer.start()
+    created_by_us = open_store(f"sqlite:///{path}")
+    assert timer.finished.is_set()
+    other.close()
+    asyncio.run(created_by_us.close())
 
 
 def test_opening_loads_no_alembic_and_importing_loads_no_database(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""The demo: trains the calculator agent with GRPO on this machine and shows what came of it.
+
+python examples/calculator/train.py                      # what `make demo` runs
+python examples/calculator/train.py --seed 1 --steps 4
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+from agent import calculator
+from tasks import problems
+
+from agentlightning import GRPO, FitResult, Trainer
+from agentlightning.show_trace import load_decoder, printable
+from agentlightning.store import open_store
+
+SMOLLM2 = Path(__file__).resolve().parents[2] / "scripts" / "smollm2.py"
+
+
+def smollm2() -> str:
+    """The folder of SmolLM2-135M-Instruct, converted the first time. A process of its own, so that its memory is given back."""
+    done = subprocess.run([sys.executable, str(SMOLLM2)], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    return done.stdout.strip()
+
+
+def train(model: str, *, seed: int = 0, steps: int = 8, val: int = 200, output_dir: str = "runs") -> FitResult:
+    """Trains on ``steps`` x 6 problems, 8 rollouts each, and scores ``val`` held-out ones greedily before and after."""
+    train_tasks, val_tasks = problems(val=val, seed=seed)
+    trainer = Trainer(
+        algorithm=GRPO(group_size=8, tasks_per_step=6),
+        model=model,
+        n_runners=48,
+        output_dir=output_dir,
+        name="calculator",
+        seed=seed,
+        steps=steps,
+        learner={"lr": 2e-5},
+        sampling={"temperature": 1.0, "max_tokens": 32},
+        evaluation={"max_tokens": 32},
+    )
+    return trainer.fit(calculator, train_tasks, val_dataset=val_tasks)
+
+
+async def conversations(result: FitResult, model: str) -> list[str]:
+    """One problem's conversation before and after, as the model saw and wrote it: one that was wrong and became right, if there is any."""
+    before, after = result.before, result.after
+    if before is None or after is None:
+        return []
+    store, decode = open_store(f"sqlite:///{result.folder.parent / 'record.db'}", create=False), load_decoder(model)
+    try:
+        pairs = [
+            (await store.get_rollout(b), await store.get_rollout(a)) for b, a in zip(before.rollout_ids, after.rollout_ids, strict=True)
+        ]
+        scored = [(b, a) for b, a in pairs if b and a and b.reward is not None and a.reward is not None]
+        chosen = max(scored, key=lambda pair: (pair[1].reward or 0) - (pair[0].reward or 0), default=())
+        texts: list[str] = []
+        for rollout in chosen:
+            nodes = await store.nodes(rollout.attempt_id or "")
+            text = decode([token for node in nodes for token in node.token_ids]) if decode else ""
+            # From the problem on: what comes before it is the same prompt every time.
+            turns = text[text.rindex(rollout.task["question"]) :].replace("<|im_end|>", "").replace("<|im_start|>", "").strip()
+            texts.append(f"(reward {rollout.reward:g})\nuser\n{printable(turns)}")
+        return texts
+    finally:
+        await store.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Trains the calculator agent.")
+    parser.add_argument("--model", help="a Hugging Face model folder (default: SmolLM2-135M-Instruct, converted once)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--val", type=int, default=200, help="held-out problems")
+    parser.add_argument("--output-dir", default="runs")
+    options = parser.parse_args()
+    model = options.model or smollm2()
+    result = train(model, seed=options.seed, steps=options.steps, val=options.val, output_dir=options.output_dir)
+    for title, text in zip(("before", "after"), asyncio.run(conversations(result, model)), strict=False):
+        indented = "\n".join(f"    {line}" for line in text.splitlines() if line)
+        print(f"\na conversation {title} {indented.lstrip()}")
+    print(f"\nbefore      {result.before}\nafter       {result.after}")
+    print(f"checkpoint  {result.checkpoint}\ncurve       {result.folder / 'curve.png'}")
+    print(f"every rollout, token and reward: agl show {result.run_id}; talk to it: agl chat --model {result.checkpoint}")
+
+
+if __name__ == "__main__":
+    main()

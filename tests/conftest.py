@@ -1,0 +1,42 @@
+"""What every test starts from. Fixtures of a room lie in that room's own conftest."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.imports import needs_torch
+
+# Before torch is imported anywhere: the test processes share the cores, and idle threads must not spin.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+HAS_TORCH = find_spec("torch") is not None
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    if not HAS_TORCH and collection_path.name.startswith("test_") and needs_torch(collection_path):
+        return True
+    return None
+
+
+def pytest_report_header() -> str | None:
+    if HAS_TORCH:
+        return None
+    tests = Path(__file__).parent
+    left_out = [str(path.relative_to(tests)) for path in sorted(tests.rglob("test_*.py")) if needs_torch(path)]
+    return f"torch is not installed: {len(left_out)} test files that need it are left out: {', '.join(left_out)}"
+
+
+@pytest.fixture(autouse=True)
+def _no_endpoint_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test depends on, or reaches, an endpoint that the developer's own environment names."""
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "AGENTLIGHTNING_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("AGL_")]:
+        monkeypatch.delenv(name)

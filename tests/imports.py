@@ -1,0 +1,107 @@
+"""Who imports whom, read from the source without running it: the ground of the import rules and of leaving out tests that need torch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "agentlightning"
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    found: dict[str, Path] = {}
+    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path, *, everywhere: bool = False) -> set[str]:
+    """The dotted names that a file imports when it is loaded, ours with what they come from (``a.b`` for ``from a import b``).
+
+    ``everywhere`` also counts imports inside functions. Those under ``if TYPE_CHECKING`` never run and never count.
+    """
+    own = path.relative_to(ROOT).with_suffix("").parts
+    names: set[str] = set()
+    for node in _statements(ast.parse(path.read_text()), everywhere):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        else:
+            base = ".".join(own[: -node.level]) if node.level else ""
+            source = ".".join(part for part in (base, node.module or "") if part)
+            names |= {source} | {f"{source}.{alias.name}" for alias in node.names}
+    return names
+
+
+def _statements(tree: ast.AST, everywhere: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for other in node.orelse:
+                yield from _statements(ast.Module([other], []), everywhere)
+        elif everywhere or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from _statements(node, everywhere)
+
+
+@cache
+def graph() -> dict[str, frozenset[str]]:
+    """For each module of the package: what it imports when it is loaded, our modules by their own names and others by their first part.
+
+    Loading ``a.b.c`` loads ``a.b`` and ``a`` first, so a module's packages count among its imports.
+    """
+    ours = modules()
+    edges: dict[str, frozenset[str]] = {}
+    for name, path in ours.items():
+        found = {name.rpartition(".")[0]} - {""}
+        for target in imports(path):
+            if target.split(".")[0] != PACKAGE:
+                found.add(target.split(".")[0])
+            elif target in ours:
+                found |= {target, *_packages(target)}
+        edges[name] = frozenset(found - {name})
+    return edges
+
+
+def _packages(name: str) -> set[str]:
+    parts = name.split(".")
+    return {".".join(parts[:i]) for i in range(1, len(parts))}
+
+
+def loads(name: str) -> dict[str, tuple[str, ...]]:
+    """All that loading a module brings in, each with a chain of imports that leads to it."""
+    edges = graph()
+    chains: dict[str, tuple[str, ...]] = {name: (name,)}
+    queue = [name]
+    while queue:
+        module = queue.pop(0)
+        for target in sorted(edges.get(module, ())):
+            if target not in chains:
+                chains[target] = (*chains[module], target)
+                queue.append(target)
+    return chains
+
+
+NEED_TORCH = {"tiny_model", "letters_model", "save_tiny", "save_letters"}
+
+
+@cache
+def needs_torch(path: Path) -> bool:
+    """Whether a test file uses torch: itself, through ours, through tests.tiny, through a helper beside it, or its folder's conftest."""
+    for name in imports(path, everywhere=True):
+        first, _, last = name.partition(".")
+        if first in {"torch", "safetensors"}:
+            return True
+        if first == PACKAGE and name in modules() and "torch" in loads(name):
+            return True
+        if name.startswith("tests.tiny.") and last.rpartition(".")[2] in NEED_TORCH:
+            return True
+        helper = ROOT.joinpath(*name.split(".")).with_suffix(".py")
+        if first == "tests" and name != "tests.tiny" and helper != path and helper.is_file() and needs_torch(helper):
+            return True
+    conftest = path.with_name("conftest.py")
+    return conftest != path and path.parent != ROOT / "tests" and conftest.is_file() and needs_torch(conftest)
