@@ -100,6 +100,8 @@ async def open_run(plan: Plan) -> AsyncIterator[Run]:
         )
         writer = MetricsWriter(folder)
         closing.callback(writer.close)
+        for note in writer.notes:
+            progress.message(note)
         run = Run(
             record=record, config=config, folder=folder, store=store, gateway=gateway, engine=engine, model=model, template=template, pool=pool,
             progress=progress, writer=writer, tasks=plan.train, val_tasks=plan.val, resources_version=resources_version, resumed=resumed,

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
+from statistics import fmean
 
 import orjson
 
-from agentlightning.ledger import Ledger
-from agentlightning.types import Json, RunStatus
+from agentlightning.errors import RunFailed
+from agentlightning.ledger import Ledger, count_outcomes
+from agentlightning.metrics.intervals import mean_interval
+from agentlightning.types import Json, Rollout, RunStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """Scores on tasks that are not trained on.
 
-    ``mean`` is over the rollouts that were scored and ``low``..``high`` is its 95% interval. ``failed`` counts the rollouts without a score, by
+    ``mean`` is over the rollouts that were scored and ``low``..``high`` is its 95% interval, None where a single score has none. ``failed`` counts the rollouts without a score, by
     outcome: a failure is never a 0. ``seconds`` is wall time. ``rollout_ids`` are in the order of the tasks.
     """
 
     step: int
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     scored: int
     failed: Mapping[str, int] = field(default_factory=dict[str, int])
     seconds: float = 0.0
@@ -31,7 +35,8 @@ class Evaluation:
 
     def __str__(self) -> str:
         failed = f", {sum(self.failed.values())} not scored ({', '.join(f'{n} {k}' for k, n in self.failed.items())})" if self.failed else ""
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}] on {self.scored} rollouts{failed}"
+        interval = f" [{self.low:.3f}, {self.high:.3f}]" if self.low is not None and self.high is not None else ""
+        return f"{self.mean:.3f}{interval} on {self.scored} rollouts{failed}"
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -48,6 +53,19 @@ class Evaluation:
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Evaluation:
         return cls(**value)
+
+
+def evaluate(step: int, groups: Sequence[Sequence[Rollout]], seconds: float) -> Evaluation:
+    """Mean and 95% interval over tasks, each task's score the mean of its scored rollouts; the other rollouts are counted by outcome, never scored."""
+    rollouts = [rollout for group in groups for rollout in group]
+    scores = [[rollout.reward for rollout in group if rollout.reward is not None] for group in groups]
+    by_task = [sum(rewards) / len(rewards) for rewards in scores if rewards]
+    failed = count_outcomes(rollout for rollout in rollouts if rollout.reward is None)
+    if not by_task:
+        raise RunFailed(f"validation: none of {len(rollouts)} rollouts was scored: {failed}; `agl dev` shows why")
+    interval = mean_interval(by_task)
+    low, high = interval if all(map(isfinite, interval)) else (None, None)
+    return Evaluation(step, fmean(by_task), low, high, sum(map(len, scores)), failed, seconds, tuple(r.id for r in rollouts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +103,16 @@ class FitResult:
         """The last step's metrics."""
         return self.history[-1] if self.history else {}
 
+    @property
+    def curve(self) -> Path:
+        """Where ``plot`` draws to."""
+        return self.folder / "curve.png"
+
     def plot(self, path: str | Path | None = None) -> Path:
         """Draws the learning curve as a PNG, by default ``curve.png`` in the run's folder, and returns its path."""
         from agentlightning.metrics import plot
 
-        return plot(self.history, Path(path) if path else self.folder / "curve.png", validations=[v.to_json() for v in self.validations])
+        return plot(self.history, Path(path) if path else self.curve, validations=[v.to_json() for v in self.validations])
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -103,6 +126,7 @@ class FitResult:
             "validations": [v.to_json() for v in self.validations],
             "checkpoint": str(self.checkpoint) if self.checkpoint else None,
             "best_checkpoint": str(self.best_checkpoint) if self.best_checkpoint else None,
+            "curve": str(self.curve),
             "ledger": self.ledger.to_json(),
             "seconds": dict(self.seconds),
             "history": [dict(line) for line in self.history],

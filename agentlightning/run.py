@@ -10,16 +10,14 @@ import hashlib
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentlightning.config import RunConfig
-from agentlightning.errors import RunFailed
-from agentlightning.ledger import Ledger, count_outcomes
-from agentlightning.metrics.intervals import mean_interval
-from agentlightning.result import Evaluation
+from agentlightning.ledger import Ledger
+from agentlightning.result import Evaluation, evaluate
 from agentlightning.types import Attempt, Call, Json, Mode, Node, Rollout, RunRecord, RunStatus, StepRecord
 
 if TYPE_CHECKING:
@@ -109,6 +107,7 @@ class Run:
     reports: list[AttemptReport] = field(default_factory=list["AttemptReport"])
     best_checkpoint: Path | None = None
     _saved_step: int = 0
+    _step_record: StepRecord | None = None
     _stop: str | None = None
     _cursor: int = 0
     _began: float = field(default_factory=time.monotonic)
@@ -254,7 +253,7 @@ class Run:
         await self.store.put_step(record)
         for phase, spent in ledger.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
-        self.last_step = step
+        self.last_step, self._step_record = step, record
         self.writer.write(metrics, ledger.to_json())
         self.progress.step_done(metrics, ledger.to_json())
         return record
@@ -272,8 +271,7 @@ class Run:
             return None
         began = time.monotonic()
         groups = await self.sample(Mode.VAL, step, self.val_tasks, self.config.evaluation.rollouts_per_task)
-        traces = [trace for group in groups for trace in group.traces]
-        evaluation = evaluate(step, [trace.rollout for trace in traces], time.monotonic() - began)
+        evaluation = evaluate(step, [[trace.rollout for trace in group.traces] for group in groups], time.monotonic() - began)
         self.evaluations.append(evaluation)
         self.seconds["validating"] = self.seconds.get("validating", 0.0) + evaluation.seconds
         self.writer.validated(evaluation.to_json())
@@ -316,6 +314,8 @@ class Run:
         checkpoints.prune(self.checkpoints, self.config.checkpoint.keep, self.config.checkpoint.best)
         self.checkpoint, self._saved_step = saved.path, saved.step
         self.seconds["saving"] = self.seconds.get("saving", 0.0) + time.monotonic() - began
+        if self._step_record is not None and self._step_record.step == saved.step:
+            await self.store.put_step(replace(self._step_record, checkpoint=str(saved.path)))
         self.progress.checkpoint_saved(saved.path)
 
     async def _load_latest(self) -> None:
@@ -355,13 +355,3 @@ class Run:
 
     async def end(self, status: RunStatus) -> None:
         await self.store.end_run(self.record.id, status)
-
-
-def evaluate(step: int, rollouts: Sequence[Rollout], seconds: float) -> Evaluation:
-    """Mean and 95% interval of the scored rollouts; the others are counted by outcome, never scored."""
-    scores = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-    failed = count_outcomes(rollout for rollout in rollouts if rollout.reward is None)
-    if not scores:
-        raise RunFailed(f"validation: none of {len(rollouts)} rollouts was scored: {failed}; `agl dev` shows why")
-    low, high = mean_interval(scores)
-    return Evaluation(step, sum(scores) / len(scores), low, high, len(scores), failed, seconds, tuple(r.id for r in rollouts))

@@ -15,9 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.ledger import Ledger, count_outcomes, outcome, total
-from agentlightning.metrics.intervals import mean_interval
 from agentlightning.metrics.state import counts, duration, number, score, short_path
-from agentlightning.result import Evaluation
+from agentlightning.result import Evaluation, evaluate
 from agentlightning.store.base import Store
 from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
 
@@ -52,12 +51,12 @@ class RunView:
 
 
 def _evaluation(step: int, rollouts: Sequence[Rollout]) -> Evaluation | None:
-    scores = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-    if not scores:
+    if all(rollout.reward is None for rollout in rollouts):
         return None
-    low, high = mean_interval(scores)
-    failed = count_outcomes(rollout for rollout in rollouts if rollout.reward is None)
-    return Evaluation(step, sum(scores) / len(scores), low, high, len(scores), failed, 0.0, [rollout.id for rollout in rollouts])
+    groups: dict[str, list[Rollout]] = {}
+    for rollout in rollouts:
+        groups.setdefault(rollout.group, []).append(rollout)
+    return evaluate(step, list(groups.values()), 0.0)
 
 
 async def read_runs(store: Store) -> list[RunView]:

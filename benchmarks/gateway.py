@@ -158,6 +158,10 @@ class Connection(asyncio.Protocol):
                 else:
                     done.set_exception(RuntimeError(self.buffer.decode() or body.decode()))
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.done and not self.done.done():
+            self.done.set_exception(ConnectionResetError("the server closed the connection"))
+
     async def post(self, path: str, body: bytes) -> bytes:
         self.done = asyncio.get_running_loop().create_future()
         head = f"POST {path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -1,7 +1,8 @@
 """How long recording a call takes: ``python benchmarks/store.py [folder]`` (default: a temporary folder; the disk under it matters).
 
 One record is a call with 64 given and 256 sampled tokens with their logprobs. ``alone``: one record at a time, its latency.
-``N at once``: N tasks that record one after the other; the latency each sees, and the wall time per record of them all together.
+``N at once``: N tasks that record one after the other; the latency each sees, and the time per record of them all together, on the
+clock and of the CPU (making the record included).
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def record(attempt_id: str, turn: int) -> tuple[Call, list[Node]]:
     return call, nodes
 
 
-async def measure(store: Store, run: str, at_once: int, records: int) -> tuple[list[float], float]:
-    """Latency of each record in ms, and wall milliseconds per record."""
+async def measure(store: Store, run: str, at_once: int, records: int) -> tuple[list[float], float, float]:
+    """Latency of each record, wall time per record and CPU time per record, in ms."""
     await store.create_run(RunRecord(run, "benchmark", "", RunStatus.RUNNING, {}, time.time()))
     await store.enqueue([Rollout(f"{run}-{i}", run, {}, Mode.TRAIN, 0, "g", i, i, 0) for i in range(at_once)])
     leased = await store.lease(run, "benchmark", limit=at_once, seconds=600)
@@ -71,28 +72,26 @@ async def measure(store: Store, run: str, at_once: int, records: int) -> tuple[l
             await store.record(call, nodes)
             latencies.append((time.perf_counter() - start) * 1e3)
 
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(*(agent(attempt.id) for _, attempt in leased))
-    return latencies, (time.perf_counter() - start) * 1e3 / len(latencies)
+    scale = 1e3 / len(latencies)
+    return latencies, (time.perf_counter() - start) * scale, (time.process_time() - cpu) * scale
 
 
 async def bench(folder: Path, durability: Literal["process", "power"]) -> None:
     path = folder / f"{durability}.db"
     store = open_store(f"sqlite:///{path}", durability)
     for at_once in (1, 32, 100, 256):
-        medians: list[float] = []
-        walls: list[float] = []
+        results: dict[str, list[float]] = {"latency p50": [], "latency p99": [], "wall per record": [], "CPU per record": []}
         for i in range(RUNS):
-            latencies, wall = await measure(store, f"{at_once}-{i}", at_once, RECORDS // 4 if at_once == 1 else RECORDS)
+            latencies, wall, cpu = await measure(store, f"{at_once}-{i}", at_once, RECORDS // 4 if at_once == 1 else RECORDS)
             cuts = statistics.quantiles(latencies, n=100)
-            medians.append(cuts[49])
-            walls.append(wall)
-            print(
-                f"  {durability:8} {at_once:3} at once, run {i + 1}: latency p50 {cuts[49]:7.3f} p99 {cuts[98]:7.3f} ms; {wall:.3f} ms per record"
-            )
-        for what, values in (("latency p50", medians), ("per record", walls)):
+            for values, value in zip(results.values(), (cuts[49], cuts[98], wall, cpu), strict=True):
+                values.append(value)
+        for what, values in results.items():
+            runs = " ".join(f"{value:8.3f}" for value in values)
             low, middle, high = min(values), statistics.median(values), max(values)
-            print(f"{durability:8} {at_once:3} at once: {what} min {low:.3f} median {middle:.3f} max {high:.3f} ms")
+            print(f"{durability:8}{at_once:4} at once  {what:16} runs {runs}   min {low:.3f} median {middle:.3f} max {high:.3f} ms")
     await store.close()
     tokens = RUNS * (RECORDS // 4 + 3 * RECORDS) * (GIVEN + SAMPLED)
     print(

@@ -159,7 +159,12 @@ def test_a_hub_id_is_loaded_and_an_unknown_one_refused(saved: Path, tmp_path: Pa
         "try:\n load_model(ModelConfig(path='team/other', device='cpu'))\n"
         "except ModelError as error:\n print(error)"
     )
-    hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
+    hub = {
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_HOME": str(tmp_path),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_OFFLINE": "0",
+    }
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | hub)
     server.shutdown()
     assert done.returncode == 0, done.stderr

@@ -28,7 +28,7 @@ class GRPO(PolicyGradient):
 
     name: ClassVar[str] = "grpo"
 
-    group_size: int = Field(8, ge=1)
+    group_size: int = Field(default=8, ge=1)
     """Rollouts per task; their rewards are compared with each other."""
     std: Literal["sample", "population", "none"] = "sample"
     """What an advantage is divided by: the standard deviation with n-1 or n in its denominator, or nothing."""

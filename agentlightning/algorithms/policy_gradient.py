@@ -37,19 +37,19 @@ RETRIED = "retried"
 class PolicyGradient(Algorithm):
     """Base of algorithms that weight sampled tokens by an advantage."""
 
-    tasks_per_step: int = Field(8, ge=1)
+    tasks_per_step: int = Field(default=8, ge=1)
     """Tasks whose groups make one step's batch."""
     dynamic_filtering: bool = False
     """Sample further tasks until the step has `tasks_per_step` groups whose rewards differ, at most `filtering_rounds` times."""
-    filtering_rounds: int = Field(4, ge=1)
+    filtering_rounds: int = Field(default=4, ge=1)
     """How often a step may sample, with `dynamic_filtering`."""
-    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
     """The ratio is clipped below at 1 - clip_low."""
-    clip_high: float = Field(0.28, gt=0)
+    clip_high: float = Field(default=0.28, gt=0)
     """The ratio is clipped above at 1 + clip_high."""
     aggregation: Literal["token_mean", "sequence_mean", "dr_grpo"] = "token_mean"
     """How token losses become one number: mean over all trained tokens, mean over rollouts of their token means, or a sum over a fixed length."""
-    fixed_length: int | None = Field(None, ge=1)
+    fixed_length: int | None = Field(default=None, ge=1)
     """With `dr_grpo`: the length each rollout's sum is divided by."""
 
     @abstractmethod

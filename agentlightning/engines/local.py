@@ -19,7 +19,6 @@ import torch
 
 from agentlightning.config import EngineConfig
 from agentlightning.engines.base import OnTokens, Sample, SampleRequest
-from agentlightning.engines.local_cache import SlotCache
 from agentlightning.engines.local_forward import SlotForward
 from agentlightning.engines.local_scheduler import Job, Load, Scheduler
 from agentlightning.errors import AgentLightningError, ConfigError, ContextLengthError, EngineError
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 T = TypeVar("T")
+_Letter = tuple[Callable[..., None], tuple[Any, ...]]
 
 _CPU_BUDGET_GB = 2.0
 _CUDA_BUDGET_SHARE = 0.4
@@ -52,25 +52,23 @@ class _Errand:
 class _Outbox:
     """What the compute thread has to say to the event loops of those who asked, sent once a step."""
 
-    letters: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = field(
-        default_factory=lambda: cast("dict[asyncio.AbstractEventLoop, list[Callable[[], None]]]", {})
-    )
+    letters: dict[asyncio.AbstractEventLoop, list[_Letter]] = field(default_factory=lambda: cast("dict[Any, list[_Letter]]", {}))
 
-    def add(self, loop: asyncio.AbstractEventLoop, letter: Callable[[], None]) -> None:
-        self.letters.setdefault(loop, []).append(letter)
+    def add(self, loop: asyncio.AbstractEventLoop, read: Callable[..., None], *args: Any) -> None:
+        self.letters.setdefault(loop, []).append((read, args))
 
     def send(self) -> None:
         letters, self.letters = self.letters, {}
-        for loop, calls in letters.items():
+        for loop, of_loop in letters.items():
             try:
-                loop.call_soon_threadsafe(_read_all, calls)
+                loop.call_soon_threadsafe(_read_all, of_loop)
             except RuntimeError:
                 continue  # the loop is closed: nobody is left to tell
 
 
-def _read_all(calls: list[Callable[[], None]]) -> None:
-    for call in calls:
-        call()
+def _read_all(letters: list[_Letter]) -> None:
+    for read, args in letters:
+        read(*args)
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
@@ -93,13 +91,13 @@ class _Reply:
 
     def tokens(self, ids: array[int]) -> None:
         if self._on_tokens is not None:
-            self._outbox.add(self._loop, lambda: self._show(ids))
+            self._outbox.add(self._loop, self._show, ids)
 
     def done(self, sample: Sample) -> None:
-        self._outbox.add(self._loop, lambda: _settle(self._future, sample, None))
+        self._outbox.add(self._loop, _settle, self._future, sample, None)
 
     def failed(self, error: EngineError) -> None:
-        self._outbox.add(self._loop, lambda: _settle(self._future, None, error))
+        self._outbox.add(self._loop, _settle, self._future, None, error)
 
     def _show(self, ids: array[int]) -> None:
         if self._on_tokens is None or self._future.done():
@@ -272,10 +270,10 @@ class LocalEngine:
         except Exception as error:  # noqa: BLE001 - whoever awaits start gets it
             self._over = f"the engine did not start: {error}"
             reason = error if isinstance(error, AgentLightningError) else EngineError(f"{self._over} ({type(error).__name__})")
-            self._outbox.add(loop, lambda: _settle(ready, None, reason))
+            self._outbox.add(loop, _settle, ready, None, reason)
             self._outbox.send()
             return
-        self._outbox.add(loop, lambda: _settle(ready, None, None))
+        self._outbox.add(loop, _settle, ready, None, None)
         self._outbox.send()
         try:
             self._serve(self._scheduler)
@@ -292,10 +290,10 @@ class LocalEngine:
         self._outbox.send()
 
     def _open(self) -> Scheduler:
-        forward = SlotForward(self._model, SlotCache())
-        if forward.device.type == "cuda":
-            torch.cuda.set_device(forward.device)
-        forward.renew()
+        device = next(self._model.parameters()).device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        forward = SlotForward(self._model, graphs=not self._deterministic)
         forward.check()
         context, budget_tokens = self._limits(forward)
         self._context, self._vocabulary = context, forward.vocabulary
@@ -306,7 +304,8 @@ class LocalEngine:
             slots=1 if self._deterministic else self._config.slots,
             budget_tokens=budget_tokens,
             context_length=context,
-            prefill_tokens=_PREFILL_TOKENS[forward.device.type],
+            prefill_tokens=_PREFILL_TOKENS[device.type],
+            roomy=device.type == "cuda",
             prefix_cache=self._config.prefix_cache and not self._deterministic,
             fixed_shapes=self._deterministic,
             version=self._first_version,
@@ -373,4 +372,4 @@ class LocalEngine:
         self._answer(errand, result, failure)
 
     def _answer(self, errand: _Errand, result: Any, failure: BaseException | None) -> None:
-        self._outbox.add(errand.loop, lambda: _settle(errand.future, result, failure))
+        self._outbox.add(errand.loop, _settle, errand.future, result, failure)

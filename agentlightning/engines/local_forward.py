@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from agentlightning.engines.local_cache import Ids, SlotCache
+from agentlightning.engines.local_cache import Ids, LayerShape, ShapeProbe, SlotCache
+from agentlightning.engines.local_graphs import DecodeGraphs
 from agentlightning.errors import ModelError
 
 if TYPE_CHECKING:
@@ -22,14 +23,19 @@ _TOLERANCE = {torch.float32: 2e-3, torch.float64: 1e-6}
 _HALF_TOLERANCE = 0.2
 """Relative difference of logits: bfloat16 differs this much from itself across layouts, a model that ignores positions far more."""
 
+_FORWARD_ERRORS = (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError, NotImplementedError)
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
+
 
 class SlotForward:
     """Forwards tokens of chosen rows of a SlotCache. Use it on one thread at a time."""
 
-    def __init__(self, model: PreTrainedModel, cache: SlotCache) -> None:
-        """Raises ModelError for an architecture that does not keep its past in keys and values under a mask."""
+    def __init__(self, model: PreTrainedModel, *, graphs: bool = False) -> None:
+        """``graphs``: replay decode steps as CUDA graphs. Raises ModelError for an architecture that does not attend to keys and values under a mask."""
         self.model = model
-        self.cache = cache
         self.device = next(model.parameters()).device
         self.dtype = model.dtype
         config = cast(Any, model.config).get_text_config()
@@ -42,6 +48,24 @@ class SlotForward:
         self._cache_name = "cache" if "cache" in names else "past_key_values"
         self._keeps_logits = "logits_to_keep" in names
         self._parameters = list(model.parameters())
+        if model.training:
+            model.eval()
+        graphs = graphs and self.device.type == "cuda"
+        self._graphs = DecodeGraphs(self._forward, self.device) if graphs else None
+        self._known_places = self._places()
+        self.cache = SlotCache(self._shapes(), self.dtype, self.device, spare_rows=1 if graphs else 0)
+
+    def _shapes(self) -> dict[int, LayerShape]:
+        """What each layer keeps of a token."""
+        probe = ShapeProbe()
+        try:
+            with torch.no_grad():
+                cast(Any, self.model)(input_ids=self.tensor([[1, 2]]), use_cache=True, **{self._cache_name: probe})
+        except _FORWARD_ERRORS as error:
+            raise self._refusal(f"its forward fails with a cache that is not its own ({_one_line(error)})") from error
+        if not probe.shapes:
+            raise self._refusal("it does not use the cache it is given")
+        return probe.shapes
 
     def _layer_kinds(self, config: Any) -> set[str]:
         if getattr(self.model, "_is_stateful", False):
@@ -72,15 +96,24 @@ class SlotForward:
         self._parameters = list(self.model.parameters())
         if self.model.training:
             self.model.eval()
+        if self._graphs and (places := self._places()) != self._known_places:
+            self._known_places = places
+            self._graphs.drop()
+
+    def _places(self) -> list[int]:
+        """Where in memory the weights lie."""
+        return [tensor.data_ptr() for tensor in (*self._parameters, *self.model.buffers())]
 
     def tensor(self, values: Sequence[Any] | np.ndarray[Any, Any]) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values), dtype=torch.long).to(self.device, non_blocking=True)
 
     def decode(self, ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
         """One token for each of the first ``len(ids)`` rows, at its position. Logits [B, V] of the next."""
+        view = max(positions) + 1
+        if self._graphs and (logits_BV := self._graphs.decode(self.cache, ids, positions, view)) is not None:
+            return logits_BV
         rows_B1 = torch.arange(len(ids), device=self.device)[:, None]
-        positions_B1 = self.tensor(positions)[:, None]
-        return self._forward(slice(0, len(ids)), rows_B1, self.tensor(ids)[:, None], positions_B1, max(positions) + 1)
+        return self._forward(slice(0, len(ids)), rows_B1, self.tensor(ids)[:, None], self.tensor(positions)[:, None], view)
 
     def prefill(self, rows: Sequence[int], sequences: Sequence[Ids], width: int) -> torch.Tensor:
         """Forwards the last ``width`` tokens of each row's sequence, whose earlier ones the rows hold. Logits [B, V] after its last token.
@@ -133,7 +166,7 @@ class SlotForward:
     def check(self) -> None:
         """Compares a ragged prefill in pieces and a joint decode step with the model's plain forward. Raises ModelError by name.
 
-        Leaves the cache with its layers known and no rows.
+        Leaves the cache without rows.
         """
         a, b = ((np.arange(n, dtype=np.int32) * 7 + n) % self.vocabulary for n in (13, 6))
         self.cache.resize(2, 16)
@@ -142,11 +175,8 @@ class SlotForward:
             self.prefill([0], [a[:12]], 4)
             slots_BV = self.decode([int(a[12]), int(b[5])], [12, 5]).float()
             plain_BV = torch.cat([self._plain(s) for s in (a, b)]).float()
-        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError) as error:
-            line = (str(error).strip().splitlines() or [""])[0]
-            raise self._refusal(f"its forward fails with a cache of rows and a mask ({type(error).__name__}: {line[:200]})") from error
-        if not self.cache.token_bytes:
-            raise self._refusal("it does not use the cache it is given")
+        except _FORWARD_ERRORS as error:
+            raise self._refusal(f"its forward fails with a cache of rows and a mask ({_one_line(error)})") from error
         if not bool(torch.isfinite(plain_BV).all()):
             raise ModelError(f"{type(self.model).__name__} gives logits that are not finite: its weights are damaged")
         spread = float((plain_BV - plain_BV.mean(dim=-1, keepdim=True)).square().sum())

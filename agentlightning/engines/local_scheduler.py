@@ -27,6 +27,7 @@ from agentlightning.types import FinishReason, Kept, Segment
 
 _TOKEN_BLOCK = 64
 """Rows grow by multiples of this many tokens."""
+_ROOMY_TOKENS = 512
 _LEAST_SHARED = 8
 """A shorter common prefix is computed again: copying it would cost as much."""
 _UNIFORM_BITS = 52
@@ -109,12 +110,14 @@ class Scheduler:
         prefill_tokens: int,
         prefix_cache: bool,
         fixed_shapes: bool = False,
+        roomy: bool = False,
         version: int = 0,
     ) -> None:
         """``budget_tokens`` bounds rows and kept prefixes together, and holds at least one row of ``context_length``.
 
         ``prefill_tokens`` is what one forward over prompts may take before the others' next decode step. ``fixed_shapes``: memory is made out anew for
-        each request, so that nothing about a sample depends on what came before.
+        each request, so that nothing about a sample depends on what came before. ``roomy``: memory is made out for many rows at once, as suits a device
+        where making it anew costs more than having it.
         """
         self._forward = forward
         self._cache = forward.cache
@@ -125,6 +128,7 @@ class Scheduler:
         self._prefill_tokens = prefill_tokens
         self._keep_prefixes = prefix_cache
         self._fixed_shapes = fixed_shapes
+        self._roomy = roomy
         self._prefixes = PrefixStore()
         self._rows: list[_Row] = []
         self._decoding = 0
@@ -240,6 +244,8 @@ class Scheduler:
             return
         more_rows = self._cache.rows if rows <= self._cache.rows else min(self._slots, max(rows, 2 * self._cache.rows))
         more_tokens = self._cache.tokens if tokens <= self._cache.tokens else self._round(max(tokens, self._cache.tokens * 3 // 2))
+        if self._roomy and 2 * self._slots * self._round(max(more_tokens, _ROOMY_TOKENS)) <= self._budget:
+            more_rows, more_tokens = self._slots, self._round(max(more_tokens, _ROOMY_TOKENS))
         if more_rows * more_tokens > self._budget:
             more_rows, more_tokens = rows, self._round(tokens)
         self._resize(more_rows, more_tokens)
@@ -294,8 +300,11 @@ class Scheduler:
 
     def _promote(self, row: _Row) -> None:
         other = self._rows[self._decoding]
-        if other is not row:
+        if other is not row and other.computed:
             self._cache.swap(row.index, other.index, max(row.computed, other.computed))
+        elif other is not row:
+            self._cache.move(row.index, other.index, row.computed)
+        if other is not row:
             self._rows[row.index], self._rows[other.index] = other, row
             row.index, other.index = other.index, row.index
         self._decoding += 1

@@ -68,6 +68,13 @@ class Wanted:
     kept_ids_K: Tensor
     chunks: tuple[tuple[slice, slice, slice], ...]
 
+    @property
+    def cut_E(self) -> Tensor:
+        """Which entries were drawn from a cut support."""
+        cut_E = torch.zeros_like(self.rows_E, dtype=torch.bool)
+        cut_E[self.kept_entries_K] = True
+        return cut_E
+
 
 def chunks_of(distributions: int, rows_E: Tensor, kept_entries_K: Tensor, chunk: int) -> tuple[tuple[slice, slice, slice], ...]:
     """Slices of distributions, of their entries and of the entries' kept ids. CPU tensors, ``rows_E`` and ``kept_entries_K`` ascending."""
@@ -119,6 +126,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         logprobs_E = torch.empty(wanted.rows_E.shape, dtype=dtype, device=hidden_UD.device)
         log_kept_E = torch.zeros_like(logprobs_E)
         log_z_U = torch.empty(hidden_UD.shape[:1], dtype=dtype, device=hidden_UD.device)
+        cut_E = wanted.cut_E
         for chunk_U, chunk_E, chunk_K in wanted.chunks:
             _, scaled_UV = _chunk_logits(hidden_UD[chunk_U], weight_VD, bias_V, transform, wanted.temperatures_U[chunk_U])
             rows_E = wanted.rows_E[chunk_E] - chunk_U.start
@@ -129,9 +137,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 rows_K = wanted.rows_E[entries_K]
                 mass_K = (scaled_UV[rows_K - chunk_U.start, wanted.kept_ids_K[chunk_K]] - log_z_U[rows_K]).exp_()
                 mass_E = torch.zeros_like(logprobs_E[chunk_E]).index_add_(0, entries_K - chunk_E.start, mass_K)
-                cut_E = torch.zeros_like(mass_E, dtype=torch.bool)
-                cut_E[entries_K - chunk_E.start] = True
-                log_kept_E[chunk_E] = torch.where(cut_E, mass_E, torch.ones_like(mass_E)).log_()
+                log_kept_E[chunk_E] = torch.where(cut_E[chunk_E], mass_E, 1).log_()
         ctx.save_for_backward(hidden_UD, weight_VD, bias_V, log_z_U, log_kept_E)
         ctx.transform, ctx.wanted = transform, wanted
         return logprobs_E, log_kept_E
@@ -145,7 +151,8 @@ class _ChunkedLogprobs(torch.autograd.Function):
         grad_hidden_UD = torch.empty_like(hidden_UD) if needs_hidden else None
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=log_z_U.dtype) if needs_weight else None
         grad_bias_V = torch.zeros_like(bias_V, dtype=log_z_U.dtype) if bias_V is not None and needs_bias else None
-        softmax_E = grad_logprobs_E + grad_log_kept_E
+        # Where nothing was cut the mass is 1 whatever the weights.
+        softmax_E = grad_logprobs_E + torch.where(wanted.cut_E, grad_log_kept_E, 0)
         for chunk_U, chunk_E, chunk_K in wanted.chunks:
             temperatures_U = wanted.temperatures_U[chunk_U]
             logits_UV, scaled_UV = _chunk_logits(hidden_UD[chunk_U], weight_VD, bias_V, transform, temperatures_U)

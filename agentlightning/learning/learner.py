@@ -236,6 +236,8 @@ class Learner:
 
         What a token counts is settled over the whole minibatch first, so the cut into blocks does not show (invariant 7).
         """
+        if not groups:
+            return 0.0
         entries_E = torch.cat([torch.arange(group.start, group.stop) for group in groups])
         scale_N = torch.zeros(tally.count, dtype=torch.float64)
         scale_N[entries_E] = losses.coefficients(tally.trained.units_E[entries_E], self.loss)

@@ -18,7 +18,7 @@ from agentlightning.loading import AgentSource
 from agentlightning.runners.job import ENDPOINT_VARIABLES, IN_AGENT, Job
 from agentlightning.runners.process import Launcher, Zygote, end
 from agentlightning.runners.report import OutputLog
-from agentlightning.runners.scan import ClientFound, EnvironmentRead, FixedSetting, find_clients, fixed_settings, proxies_in
+from agentlightning.runners.scan import ClientFound, FixedSetting, find_clients, fixed_settings, proxies_in
 from agentlightning.types import Json, Mode
 
 Isolation = Literal["thread", "process"]
@@ -34,7 +34,7 @@ PLACEHOLDER = "http://127.0.0.1:9/a/placeholder"
 class AgentProbe:
     """What is known of an agent before it runs: its ``modes`` and ``parameters``, and what may lead its calls past the endpoint.
 
-    That is: parameters it never reads (``unused``), ``clients`` made at import, ``reads`` of endpoint variables at import, ``settings`` in its text
+    That is: parameters it never reads (``unused``), ``clients`` made at import, ``settings`` in its text
     (a hard-coded base URL), and ``proxies``. ``modules`` are libraries worth loading once for all attempts, ``tainted`` those that must not be.
     """
 
@@ -45,7 +45,6 @@ class AgentProbe:
     unused: frozenset[str]
     needs_template: bool
     clients: tuple[ClientFound, ...] = ()
-    reads: tuple[EnvironmentRead, ...] = ()
     settings: tuple[FixedSetting, ...] = ()
     proxies: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -141,7 +140,6 @@ async def _probe(name: str, source: AgentSource, env: Mapping[str, str]) -> Agen
         unused=frozenset(found["unused"]),
         needs_template=found["needs_template"],
         clients=tuple(ClientFound(**client) for client in found["clients"]),
-        reads=tuple(EnvironmentRead(**read) for read in found["reads"]),
         settings=tuple(FixedSetting(**setting) for setting in found["settings"]),
         proxies=tuple(found["proxies"]),
         modules=tuple(found["modules"]),

@@ -43,16 +43,17 @@ def work(order: Mapping[str, Json], result_fd: int) -> None:
         send(probe(source))
         return
     job = Job.from_json(order["job"])
-    seed_everything(job.seed + job.number)
     run(source, order["name"], job, lambda ran: send(ran_to_json(ran)))
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue]  # os._exit follows, so that leftover threads hold nothing up
     sys.stdout.flush()
 
 
 def run(source: AgentSource, name: str, job: Job, deliver: Callable[[Ran], None]) -> None:
-    """Imports the agent and calls it."""
+    """Imports the agent and calls it. What both draw follows from the rollout's seed."""
+    seed_everything(job.seed + job.number)
     try:
         agent = make_agent(import_source(source), name)
+        seed_everything(job.seed + job.number)  # again, for the libraries that are there only now
     except ConfigError as error:
         cause = error.__cause__
         deliver(Failure(Reason.AGENT_ERROR, str(error), "" if cause is None else user_traceback(cause)))
@@ -70,6 +71,7 @@ def probe(source: AgentSource) -> dict[str, Json]:
         try:
             obj: Any = import_source(source)
             agent = make_agent(obj, source.attribute)
+            seed_everything(0)  # loads what an attempt's seeding would load
         except ConfigError as error:
             cause = error.__cause__
             return {"error": str(error), "traceback": "" if cause is None else user_traceback(cause)}
@@ -82,7 +84,6 @@ def probe(source: AgentSource) -> dict[str, Json]:
         "needs_template": agent.needs_template,
         "clients": [client.to_json() for client in find_clients(modules)],
         "settings": [setting.to_json() for setting in fixed_settings(modules)],
-        "reads": [read.to_json() for read in reads.by_user],
         "proxies": proxies_in(os.environ),
         "modules": heavy,
         "tainted": tainted,

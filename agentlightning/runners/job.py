@@ -281,9 +281,9 @@ def seed_everything(seed: int) -> None:
     import random
 
     random.seed(seed)
-    numpy = sys.modules.get("numpy.random")
+    numpy = sys.modules.get("numpy")
     if numpy is not None:
-        numpy.seed(seed & 0xFFFFFFFF)
+        numpy.random.seed(seed & 0xFFFFFFFF)
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Scan: what can be learned about an agent's module by importing it: the clients it makes, the variables it reads, the libraries it loads.
+"""Scan: what can be learned about an agent's module by importing it: the clients it makes, the fixed addresses it names, the libraries it loads.
 
 This is what lets the dev report name the cause when no call reaches the endpoint, and what lets the process runner load heavy libraries once.
 """
@@ -32,17 +32,6 @@ class ClientFound:
 
 
 @dataclass(frozen=True, slots=True)
-class EnvironmentRead:
-    """A read of an endpoint variable while the user's module was imported, at ``file.py:12`` of the user's code."""
-
-    variable: str
-    place: str
-
-    def to_json(self) -> dict[str, Json]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
 class FixedSetting:
     """Something in the user's text that leads calls to a fixed place: ``what`` it says, at ``place`` (``file.py:12``)."""
 
@@ -54,13 +43,17 @@ class FixedSetting:
 
 
 class EnvironmentReads:
-    """While entered, notes who reads the endpoint variables: the user's modules (``by_user``), or libraries as they are imported (``libraries``)."""
+    """While entered, notes which libraries read an endpoint variable as they are imported. ``libraries`` are their top-level names, and their importers'."""
 
     def __init__(self, source: AgentSource) -> None:
-        self.by_user: list[EnvironmentRead] = []
-        self.libraries: set[str] = set()
         self._package = source.package
+        self._read: dict[tuple[str, int], tuple[set[str], set[str]]] = {}
         self._real: Any = None
+
+    @property
+    def libraries(self) -> set[str]:
+        # A place that reads many of them copies the whole environment, and means none of them.
+        return set[str]().union(*(importing for names, importing in self._read.values() if len(names) < len(ENDPOINT_VARIABLES) // 2))
 
     def __enter__(self) -> EnvironmentReads:
         note = self._note
@@ -79,18 +72,16 @@ class EnvironmentReads:
         os.environ.__class__ = self._real
 
     def _note(self, variable: str, frame: FrameType | None) -> None:
+        """Walks out from the read to the user's code: whose import it was made in is on the way."""
         importing: set[str] = set()
-        while frame is not None:
-            if not is_library(frame.f_code.co_filename) or _top(frame) == self._package:
-                break
+        place = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
+        while frame is not None and is_library(frame.f_code.co_filename) and _top(frame) != self._package:
             if frame.f_code.co_name == "<module>":
                 importing.add(_top(frame))
             frame = frame.f_back
-        self.libraries |= importing
-        if frame is not None and not importing:
-            read = EnvironmentRead(variable, f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
-            if read not in self.by_user:
-                self.by_user.append(read)
+        names, packages = self._read.setdefault(place, (set(), set()))
+        names.add(variable)
+        packages |= importing
 
 
 def _top(frame: FrameType) -> str:

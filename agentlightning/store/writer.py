@@ -87,27 +87,25 @@ class Writer:
                 except Empty:
                     break
             last = item is None
-            try:
+            if group:
                 self._commit(group)
-            except Exception as error:  # noqa: BLE001 - the thread lives on and every waiter gets the error
-                self._fail(group, error)
-            _settle(group)
+                _settle(group)
         self._connection.close()
         self._connection.engine.dispose()
 
     def _commit(self, group: list[_Write]) -> None:
-        """Gives each write its result or its error. Raises only where the database could not even begin."""
-        if not group:
-            return
-        self._sql.execute("BEGIN IMMEDIATE")
+        """Gives each write its result or its error."""
+        began = False
         try:
+            self._sql.execute("BEGIN IMMEDIATE")
+            began = True
             for write in group:
                 self._run(write)
             self._sql.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - the thread lives on and every waiter gets the error
             if self._sql.in_transaction:
                 self._sql.execute("ROLLBACK")
-            if len(group) == 1:
+            if not began or len(group) == 1:
                 self._fail(group, error)
                 return
             for write in group:  # again, alone: then only the one that cannot be committed (too large for a full disk, say) fails

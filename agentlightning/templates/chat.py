@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from agentlightning.templates.probe import probe
 from agentlightning.types import FinishReason, Json, Message, Tool
 
 logger = logging.getLogger(__name__)
+
+_SPACE = re.compile(r"\s*")
 
 
 @dataclass(slots=True)
@@ -106,7 +109,8 @@ class ChatTemplate:
         if extra and messages[0].role != "system":
             turns.append(_Turn("system", extra))
         for i, message in enumerate(messages):
-            names.update((call.id, call.name) for call in message.tool_calls)
+            for call in message.tool_calls:
+                names[call.id] = call.name
             if i in sampled:
                 turn = self._recorded(i, sampled[i])
             elif message.role == "assistant":
@@ -121,9 +125,8 @@ class ChatTemplate:
                     turn = turn.joined(_Turn("system", extra))
             else:
                 raise TemplateError(f"a message has the role {message.role!r}: it has to be system, user, assistant or tool")
-            # Results of one round are one user turn, as in templates that know tools.
-            together = turn.role == "user" and message.role == "tool" and i > 0 and messages[i - 1].role == "tool"
-            if together:
+            if turn.role == "user" and message.role == "tool" and i > 0 and messages[i - 1].role == "tool":
+                # Results of one round are one user turn, as in templates that know tools.
                 turns[-1].content += "\n" + turn.content
             else:
                 turns.append(turn)
@@ -215,7 +218,7 @@ class ChatTemplate:
             if i in joined:
                 changed.setdefault("cannot show apart from its neighbour", []).append(i)
             texts.append(self._head(MARKER.sub("", text[cursor:start])))
-            cursor = end + self._ended(text[end:], sampled[i])
+            cursor = self._past_end(text, end, sampled[i])
         texts.append(MARKER.sub("", text[cursor:]))
         why = "; ".join(f"the chat template {what} message {', '.join(map(str, which))}" for what, which in changed.items())
         return Rendering(tuple(texts), why or None, tuple(sorted({i for which in changed.values() for i in which})))
@@ -227,15 +230,15 @@ class ChatTemplate:
                 return before[: len(before) - len(head)] + self.probe.generation
         return before
 
-    def _ended(self, after: str, sample: SampledTurn) -> int:
-        """How much of the text behind a sample is the end-of-turn that the sample holds already."""
-        if not sample.ended_with:
-            return 0
-        rest = after.lstrip()
-        for end in (sample.ended_with, self.probe.end_of_turn):
-            if end and rest.startswith(end):
-                return len(after) - len(rest) + len(end)
-        return 0
+    def _past_end(self, text: str, at: int, sample: SampledTurn) -> int:
+        """Where the text behind a sample goes on, past the end-of-turn that the sample holds already."""
+        if sample.ended_with:
+            space = _SPACE.match(text, at)
+            past = space.end() if space else at
+            for word in (sample.ended_with, self.probe.end_of_turn):
+                if word and text.startswith(word, past):
+                    return past + len(word)
+        return at
 
     @property
     def fallback(self) -> str:
@@ -311,6 +314,6 @@ def _canonical(arguments: str) -> str:
     """Arguments as templates write them: JSON objects re-serialised, anything else as it is."""
     try:
         value = json.loads(arguments)
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else arguments
     except (ValueError, RecursionError):
         return arguments if arguments.strip() else "{}"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else arguments

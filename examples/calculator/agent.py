@@ -63,9 +63,9 @@ def score(reply: str, answer: int) -> float:
 
 def calculate(expression: str) -> str:
     """The value of an expression of whole numbers, + - x * and parentheses, or what is wrong with it. The text comes from a model: it is never run."""
-    if len(expression) > 60:
-        return "error, too long"
     try:
+        if not re.fullmatch(r"[0-9x*+() -]{1,60}", expression):
+            raise ValueError("not arithmetic")
         return str(_value(ast.parse(expression.replace("x", "*").strip(), mode="eval").body))
     except (SyntaxError, ValueError):
         return "error, only + - x of whole numbers"

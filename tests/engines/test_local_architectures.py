@@ -56,6 +56,17 @@ async def test_rows_of_this_architecture_get_its_plain_logprobs(name: str, make_
     assert max(worst_difference(model, p, s) for p, s in zip(prompts, samples, strict=True)) < 1e-4
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", SAMPLED)
+async def test_on_cuda_captured_steps_give_its_plain_logprobs(name: str, make_engine: MakeEngine) -> None:
+    model = build(SAMPLED[name]())
+    engine = await make_engine(of=build(SAMPLED[name]()).to("cuda"))
+    rng = random.Random(0)
+    prompts = [[rng.randrange(3, 260) for _ in range(n)] for n in (3, 12, 30, 31)]
+    samples = await asyncio.gather(*(engine.sample(request(p, max_tokens=40, seed=i)) for i, p in enumerate(prompts)))
+    assert max(worst_difference(model, p, s) for p, s in zip(prompts, samples, strict=True)) < 1e-3
+
+
 @pytest.mark.parametrize(
     "config",
     [

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentlightning.learning.advantages import Std, group_advantages, leave_one_out
@@ -23,6 +23,7 @@ def test_leave_one_out_has_its_golden_values() -> None:
     assert leave_one_out([1, 0, 0, 1]) == pytest.approx([0.666667, -0.666667, -0.666667, 0.666667], abs=5e-7)
 
 
+@settings(deadline=None)
 @given(rewards, st.sampled_from(["sample", "population", "none"]))
 def test_advantages_of_a_group_sum_to_zero_and_keep_the_order_of_rewards(rewards_G: list[float], std: Std) -> None:
     advantages_G = group_advantages(rewards_G, std=std)
@@ -31,6 +32,7 @@ def test_advantages_of_a_group_sum_to_zero_and_keep_the_order_of_rewards(rewards
     assert [a for _, a in by_reward] == sorted(advantages_G)
 
 
+@settings(deadline=None)
 @given(rewards)
 def test_leave_one_out_is_centring_times_n_over_n_minus_one(rewards_G: list[float]) -> None:
     count = len(rewards_G)

@@ -109,7 +109,9 @@ def with_logprobs(
 
 def _recorded(model: PreTrainedModel, tree: TrainTree, rng: random.Random, noise: float, temperature: float, top_k: int) -> TrainTree:
     nodes = list(tree.nodes)
-    for index, logprobs_TV in _logprobs_by_node(model, tree, temperature):
+    with torch.no_grad():
+        by_node = list(_logprobs_by_node(model, tree, temperature))
+    for index, logprobs_TV in by_node:
         tokens = nodes[index].token_ids
         logprobs = array("f", [float(row[token]) + rng.uniform(-noise, noise) for row, token in zip(logprobs_TV, tokens, strict=True)])
         kept, log_kept = None, None
@@ -156,7 +158,7 @@ def reference(model: PreTrainedModel, batch: Batch, loss: LossConfig, *, importa
                         new, old = new - logprobs_TV[t, members].logsumexp(0), old - node.log_kept[t]
                     factor = 1.0
                     if importance_cap is not None:
-                        factor, old = min(math.exp(float(new - old)), importance_cap), new.detach()
+                        factor, old = min(math.exp(float(new.detach() - old)), importance_cap), new.detach()
                     ratio = (new - old).exp()
                     token_loss = -torch.minimum(ratio * weight, ratio.clamp(1 - loss.clip_low, 1 + loss.clip_high) * weight) * factor
                     units.setdefault(node.unit, []).append(token_loss)

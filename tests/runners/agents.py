@@ -18,7 +18,6 @@ from typing import Any
 from agentlightning import LitAgent, emit_reward, rollout
 
 AT_IMPORT = os.environ.get("OPENAI_BASE_URL")
-IMPORTED_IN = os.getpid()
 
 _no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -199,7 +198,7 @@ def ignores_sigterm(task: Any, llm: Any) -> float:
 def hangs_with_children(task: Any, llm: Any) -> float:
     """A child in its group, one that left the group, and one that was orphaned outside it."""
     sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-    orphan = f"import subprocess, sys; print(subprocess.Popen({sleep!r}, start_new_session=True).pid)"
+    orphan = f"import subprocess, sys; print(subprocess.Popen({sleep!r}, start_new_session=True, stdout=-3, stderr=-3).pid)"
     pids = [
         subprocess.Popen(sleep).pid,
         subprocess.Popen(sleep, start_new_session=True).pid,
@@ -293,12 +292,3 @@ def shows_handed(task: Any, rollout: Any, resources: Any, prompt_template: Any, 
         "model": llm.model,
         "value": resources["limit"],
     }
-
-
-def draws(task: Any, llm: Any) -> Any:
-    import random
-
-    import numpy
-
-    ask(llm.endpoint)
-    return [random.random(), float(numpy.random.random()), os.getpid() == IMPORTED_IN]

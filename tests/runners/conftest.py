@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -151,7 +151,7 @@ class World:
                     id=name,
                     run_id=self.run_id,
                     task=task,
-                    mode=mode,
+                    mode=Mode(mode),
                     step=1,
                     group=f"g{self.count}",
                     index=0,
@@ -175,6 +175,12 @@ class World:
                 self.pool.raise_if_dead()
             assert time.monotonic() < until, f"still not final: {pending}"
         return [done[i] for i in ids]
+
+    async def until(self, test: Callable[[], Any], timeout: float = 30.0) -> None:
+        """Until ``test`` is true."""
+        async with asyncio.timeout(timeout):
+            while not test():  # noqa: ASYNC110  # what is waited for happens in other threads and processes
+                await asyncio.sleep(0.02)
 
     async def run(
         self, agent: Any, tasks: Sequence[Any] = ({"q": 1},), mode: Mode = Mode.TRAIN, version: int = 0, **settings: Any

@@ -1,7 +1,6 @@
 """What comes of an attempt, in threads and in processes, with the real store and gateway."""
 
 import asyncio
-import os
 import time
 from pathlib import Path
 
@@ -423,7 +422,3 @@ async def test_a_script_without_a_main_guard_does_not_start_a_run_inside_a_run(w
 async def test_a_resource_that_is_none_is_refused_by_name(world):
     with pytest.raises(ConfigError, match="resource 'thing' is a object"):
         world.make_pool(agents.plain, resources={"thing": object()})
-
-
-def test_the_tests_run_in_one_process():
-    assert os.getpid() == agents.IMPORTED_IN

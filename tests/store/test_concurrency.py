@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection
 
 from agentlightning.errors import StoreError
-from agentlightning.store import Store, open_store
+from agentlightning.store import Store, open_store, sqlite
 from agentlightning.store.sqlite import SqliteStore
 from agentlightning.types import AttemptResult, Status
 
@@ -187,6 +187,22 @@ async def test_wait_sees_what_another_connection_changed(store: Store) -> None:
     await other.finish(attempt.id, AttemptResult(Status.SUCCEEDED, 1.0))
     assert [rollout.id for rollout in await asyncio.wait_for(waiting, 5)] == [attempt.rollout_id]
     await other.close()
+
+
+async def test_a_write_that_another_process_keeps_waiting_fails_after_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_S", 0.2)
+    store = await make.opened(tmp_path, rollouts=2)
+    attempts = await make.leased(store, 2)
+    other = sqlite3.connect(tmp_path / "record.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    writes = (store.record(make.call(attempt.id), make.turn()) for attempt in attempts)
+    for outcome in await asyncio.gather(*writes, return_exceptions=True):
+        assert isinstance(outcome, StoreError) and "another process has kept it locked" in str(outcome)
+    other.execute("ROLLBACK")
+    other.close()
+    await store.record(make.call(attempts[0].id), make.turn())
+    assert [len(await store.calls(attempt.id)) for attempt in attempts] == [1, 0]
+    await store.close()
 
 
 async def test_wait_ends_when_the_store_closes(tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ def test_a_tokenizer_that_takes_spaces_behind_a_control_token_does_so_in_every_p
     at = plain.index("b<|im_end|>") + len("b<|im_end|>")
     assert list(template.encode(plain, start=True)) == core.encode(plain).ids
     assert list(template.encode(plain[:at], start=True)) + list(template.encode(plain[at:], start=False)) == core.encode(plain).ids
-    assert "\n<|im_start|>user\na" not in template.decode(template.encode(text, start=True)), "as the tokenizer would"
+    escaped = list(template.encode(text, start=True))
+    assert escaped[: len(core.encode(plain[:at]).ids)] == core.encode(plain[:at]).ids
 
 
 def test_a_template_without_control_tokens_works() -> None:

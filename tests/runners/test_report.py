@@ -1,0 +1,229 @@
+"""The rules of ruling 8 on values, and the log."""
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from agentlightning.runners.job import Job, Returned, as_json, ran_from_json, ran_to_json, returned
+from agentlightning.runners.report import LOG_BYTES, TAIL_BYTES, OutputLog, needs_grader, resolve
+from agentlightning.types import Attempt, Failure, Mode, Reason, Reward, Rollout, Status
+
+
+@dataclass
+class Usage:
+    calls: int = 1
+    refused: int = 0
+    incomplete: int = 0
+    abandoned: int = 0
+    context_length_errors: int = 0
+    unknown_paths: tuple[str, ...] = ()
+    last_error: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def rollout(mode=Mode.TRAIN):
+    return Rollout("r", "run", {"q": 1}, mode, 1, "g", 0, 1, 1)
+
+
+ATTEMPT = Attempt("r.1", "r", 1, "runner", Status.RUNNING, 0.0, 0.0)
+ERROR = Failure(Reason.AGENT_ERROR, "ValueError: x", "Traceback")
+
+
+def emitted(value, name="reward", **where):
+    return Reward("r", "r.1", value, name, **where)
+
+
+def decide(ran, usage=None, mode=Mode.TRAIN, **more):
+    return resolve(rollout(mode), ATTEMPT, ran, usage or Usage(), **more)
+
+
+@pytest.mark.parametrize(
+    ("ran", "more", "reward", "source"),
+    [
+        (Returned(0.5), {"emitted": [emitted(1.0)], "graded": 0.1}, 0.5, "return"),
+        (Returned(output="x", not_number="no number"), {"emitted": [emitted(1.0)], "graded": 0.25}, 0.25, "grader"),
+        (Returned(), {"emitted": [emitted(1.0), emitted(0.5), emitted(9.0, "style")]}, 0.5, None),
+        (Returned(), {"emitted": [emitted(1.0), emitted(0.5, call_id="c")]}, 1.0, None),
+        (Returned(), {"emitted": [emitted(1.0, agent="a"), emitted(0.5, call_id="c")]}, 0.5, None),
+        (Returned(output={"a": 1}, not_number="no number"), {"emitted": [emitted(0.5)]}, 0.5, None),
+        (Returned(0.0), {}, 0.0, "return"),
+    ],
+)
+def test_a_returned_number_then_a_grader_then_the_last_emitted_reward(ran, more, reward, source):
+    result = decide(ran, **more)
+    assert (result.status, result.reward, result.failure) == (Status.SUCCEEDED, reward, None)
+    assert [given.source for given in result.rewards] == ([source] if source else [])
+
+
+@pytest.mark.parametrize(
+    ("ran", "usage", "more", "reason", "says"),
+    [
+        (Returned(), Usage(), {}, Reason.EMPTY, "returned no reward, emitted none, and no grader is set"),
+        (Returned(), Usage(), {"emitted": [emitted(1.0, "style")]}, Reason.EMPTY, "returned no reward"),
+        (Returned(output="x", not_number="'x' is no number"), Usage(), {}, Reason.BAD_REWARD, "'x' is no number; no grader"),
+        (Returned(1.0), Usage(calls=0), {}, Reason.EMPTY, "no call reached the endpoint"),
+        (
+            Returned(1.0),
+            Usage(2, refused=2, last_error="bad"),
+            {},
+            Reason.EMPTY,
+            "every call to the endpoint was refused (2), the last one with: bad",
+        ),
+        (Returned(1.0), Usage(0, unknown_paths=("responses",)), {}, Reason.EMPTY, "asked for responses"),
+        (Returned(1.0), Usage(2, abandoned=2), {}, Reason.EMPTY, "read no reply to the end"),
+        (
+            Returned(1.0),
+            Usage(2, incomplete=1, last_error="disk"),
+            {},
+            Reason.INCOMPLETE,
+            "1 of its 2 calls could not be recorded whole: disk",
+        ),
+        (ERROR, Usage(2, incomplete=1, last_error="disk"), {}, Reason.INCOMPLETE, "disk"),
+        (ERROR, Usage(2, refused=1, context_length_errors=1), {}, Reason.CONTEXT_LENGTH, "and then: ValueError: x"),
+        (ERROR, Usage(0), {}, Reason.AGENT_ERROR, "ValueError"),
+        (Failure(Reason.TIMEOUT, "late"), Usage(2, refused=1, context_length_errors=1), {}, Reason.TIMEOUT, "late"),
+        (Returned(), Usage(), {"graded": Failure(Reason.BAD_REWARD, "the grader's reward is nan")}, Reason.BAD_REWARD, "grader"),
+    ],
+)
+def test_every_failure_has_its_reason_in_words(ran, usage, more, reason, says):
+    result = decide(ran, usage, **more)
+    assert result.status is Status.FAILED and result.reward is None and result.rewards == ()
+    assert result.failure.reason is reason and says in result.failure.message
+
+
+def test_a_traceback_stays_with_its_failure():
+    for usage in (Usage(), Usage(2, incomplete=1), Usage(2, context_length_errors=1)):
+        assert decide(ERROR, usage).failure.traceback == "Traceback"
+
+
+def test_outside_training_an_agent_without_calls_may_score():
+    for mode in (Mode.VAL, Mode.DEV):
+        assert decide(Returned(1.0), Usage(calls=0), mode).reward == 1.0
+
+
+@given(
+    st.sampled_from([reason for reason in Reason if reason not in (Reason.INCOMPLETE, Reason.LOST, Reason.CANCELLED)]),
+    st.dictionaries(st.sampled_from(list(Reason)), st.floats(-1, 1), max_size=4),
+)
+def test_a_failure_is_scored_only_where_its_reason_is_named(reason, failure_reward):
+    result = decide(Failure(reason, "x"), failure_reward=failure_reward)
+    assert result.status is Status.FAILED and result.failure.reason is reason
+    assert result.reward == failure_reward.get(reason)
+    assert [given.source for given in result.rewards] == (["failure_reward"] if reason in failure_reward else [])
+
+
+def test_a_grader_is_asked_only_where_it_can_decide():
+    assert needs_grader(Returned(output="x"), rollout(), Usage()) and needs_grader(Returned(), rollout(), Usage())
+    assert not needs_grader(Returned(1.0), rollout(), Usage())
+    assert not needs_grader(ERROR, rollout(), Usage())
+    assert not needs_grader(Returned(), rollout(), Usage(calls=0))
+    assert needs_grader(Returned(), rollout(Mode.VAL), Usage(calls=0))
+    assert not needs_grader(Returned(), rollout(Mode.VAL), Usage(incomplete=1))
+
+
+# --------------------------------------------------------------------------- what an agent returned
+
+
+class Model(BaseModel):
+    text: str
+
+
+@dataclass
+class Answer:
+    text: str
+    parts: tuple[int, ...]
+
+
+@pytest.mark.parametrize(
+    ("value", "recorded"),
+    [
+        ("text", "text"),
+        ((1, (2, 3)), [1, [2, 3]]),
+        (Answer("a", (1,)), {"text": "a", "parts": [1]}),
+        ({"m": Model(text="a")}, {"m": {"text": "a"}}),
+        (float, {"repr": "<class 'float'>", "type": "type", "note": "not JSON"}),
+        ({1: 2}, {"repr": "{1: 2}", "type": "dict", "note": "not JSON"}),
+        ([float("nan")], {"repr": "[nan]", "type": "list", "note": "not JSON"}),
+    ],
+)
+def test_an_output_is_recorded_as_json_or_as_its_text(value, recorded):
+    assert as_json(value) == recorded
+
+
+def test_an_output_that_holds_itself_is_recorded_as_its_text():
+    loop: list[Any] = []
+    loop.append(loop)
+    assert as_json(loop)["note"].startswith("not JSON")
+
+
+def test_an_empty_list_is_no_reward_rather_than_a_bad_one():
+    assert returned([]) == Returned(output=[])
+
+
+@given(
+    st.one_of(
+        st.builds(Returned, st.none() | st.floats(allow_nan=False), st.text()),
+        st.builds(Failure, st.sampled_from(list(Reason)), st.text(), st.text()),
+    )
+)
+def test_what_came_of_an_attempt_survives_the_way_between_processes(ran):
+    assert ran_from_json(ran_to_json(ran)) == ran
+
+
+def test_a_job_survives_the_way_between_processes():
+    import json
+
+    from agentlightning.resources import LLM, NamedResources, PromptTemplate
+
+    resources = NamedResources(judge=LLM(endpoint="http://x", api_key="k"), p=PromptTemplate("{q}"), n=1)
+    job = Job({"q": 1}, Mode.TRAIN, "r", "r.1", 1, 2, "g", 3, 4, "http://b/v1", "http://b", "key", "m", {"temperature": 1.0}, resources)
+    assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
+
+
+# --------------------------------------------------------------------------- the log
+
+
+@given(st.lists(st.binary(max_size=50_000), max_size=8))
+def test_the_log_keeps_the_last_64_kilobytes(chunks):
+    log = OutputLog()
+    for chunk in chunks:
+        log.write(chunk)
+    assert log.text() == b"".join(chunks)[-TAIL_BYTES:].decode("utf-8", "replace")
+
+
+def test_the_logs_file_has_a_limit_and_says_so(tmp_path):
+    log = OutputLog(tmp_path / "deep" / "a.log")
+    for _ in range(20):
+        log.write(b"x" * (1 << 20))
+    log.close()
+    log.write(b"too late")
+    data = (tmp_path / "deep" / "a.log").read_bytes()
+    assert len(data) < LOG_BYTES + 200 and data.endswith(b"at most 16 MB]\n") and data.count(b"log ends here") == 1
+
+
+def test_a_log_whose_file_cannot_be_written_goes_on_without_it(tmp_path):
+    (tmp_path / "taken").write_text("")
+    log = OutputLog(tmp_path / "taken" / "a.log")
+    log.write(b"hello\n")
+    log.write(b"again\n")
+    assert log.text().startswith("hello\n") and "could not be written" in log.text() and log.text().endswith("again\n")
+
+
+def test_an_attempt_that_prints_nothing_leaves_no_file(tmp_path):
+    OutputLog(tmp_path / "a.log").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_threads_may_write_one_log():
+    log = OutputLog()
+    threads = [threading.Thread(target=lambda: [log.write(b"line\n") for _ in range(200)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert log.text() == "line\n" * 800

@@ -1,0 +1,121 @@
+"""What threads promise: nothing of an agent's is mixed with another's or the program's, and what cannot be ended is abandoned and counted."""
+
+import asyncio
+import io
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from agentlightning.types import Reason
+from tests.runners import agents
+
+
+async def test_a_blocked_agent_is_abandoned_counted_and_cut_off(world):
+    release = threading.Event()
+    outcome = []
+
+    def blocked(task, llm):
+        release.wait(30)
+        try:
+            outcome.append(agents.ask(llm.endpoint))
+        except OSError as error:
+            outcome.append(error.code)
+        return 1.0
+
+    pool = world.make_pool(blocked, isolation="thread", deadline=0.3)
+    await pool.start()
+    (rollout,) = await world.wait(await world.enqueue([{"q": 1}]))
+    assert rollout.failure.reason is Reason.TIMEOUT and "its thread was abandoned" in rollout.failure.message
+    assert pool.abandoned == 1
+    release.set()
+    await world.until(lambda: pool.abandoned == 0)
+    await pool.close()
+    assert outcome == [410], "the key of an ended attempt is revoked"
+    assert (await world.store.get_rollout(rollout.id)).reward is None
+
+
+async def test_an_async_agent_past_its_deadline_is_cancelled(world):
+    agents.LEFT.clear()
+    (rollout,) = await world.run(agents.hangs_async, isolation="thread", deadline=0.3)
+    assert rollout.failure.reason is Reason.TIMEOUT
+    await world.until(lambda: agents.LEFT == ["cancelled"])
+
+
+async def test_a_blocking_client_inside_a_coroutine_stops_nothing_else(world):
+    started = threading.Barrier(3)
+
+    async def blocks(task, llm):
+        started.wait(10)  # passes only if all three run at once
+        return float(agents.ask(llm.endpoint) == "ok")
+
+    rollouts = await world.run(blocks, [1, 2, 3], isolation="thread", n_runners=3)
+    assert [rollout.reward for rollout in rollouts] == [1.0] * 3
+
+
+async def test_what_the_program_prints_is_not_taken_for_an_agents(world, capsys):
+    def prints(task, llm):
+        print("from the agent")
+        print("also", file=sys.stderr)
+        threading.Thread(target=print, args=("from its thread",)).start()
+        time.sleep(0.05)
+        return agents.plain(task, llm)
+
+    pool = world.make_pool(prints, isolation="thread")
+    await pool.start()
+    ids = await world.enqueue([{"q": 1}])
+    print("from the program")
+    await world.wait(ids)
+    await pool.close()
+    out, err = capsys.readouterr()
+    assert "from the program" in out and "from the agent" not in out and "also" not in err
+    assert world.reports[0].stdout == "from the agent\nalso\nfrom its thread\n"
+    print("afterwards")
+    assert "afterwards" in capsys.readouterr().out
+
+
+async def test_a_stream_that_is_replaced_while_the_pool_runs_does_not_get_what_agents_print(world, monkeypatch):
+    def prints(task, llm):
+        print("from the agent")
+        return agents.plain(task, llm)
+
+    pool = world.make_pool(prints, isolation="thread")
+    await pool.start()
+    replaced = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", replaced)
+    await world.wait(await world.enqueue([{"q": 1}]))
+    print("from the program")
+    await pool.close()
+    assert replaced.getvalue() == "from the program\n" and sys.stdout is replaced
+    assert world.reports[0].stdout == "from the agent\n"
+
+
+async def test_an_executor_worker_serves_whoever_submitted_to_it(world):
+    """Workers are made by one attempt and used by the program and by others afterwards."""
+    shared = ThreadPoolExecutor(1)
+
+    def emits(task, llm):
+        agents.ask(llm.endpoint)
+        shared.submit(agents.emit_reward, task).result()
+
+    rollouts = await world.run(emits, [0.25, 0.5, 0.75], isolation="thread", n_runners=1)
+    assert [rollout.reward for rollout in rollouts] == [0.25, 0.5, 0.75]
+    shared.shutdown()
+
+
+async def test_threads_are_as_they_were_once_no_pool_runs(world):
+    start, submit, stdout = threading.Thread.start, ThreadPoolExecutor.submit, sys.stdout
+    await world.run(agents.plain, isolation="thread")
+    assert (threading.Thread.start, ThreadPoolExecutor.submit, sys.stdout) == (start, submit, stdout)
+
+
+async def test_the_loop_of_an_async_agent_is_its_own(world):
+    loops = set()
+
+    async def agent(task, llm):
+        loops.add(id(asyncio.get_running_loop()))
+        await asyncio.sleep(0.05)
+        return 1.0
+
+    await world.run(agent, [1, 2], isolation="thread", mode="val")
+    assert len(loops) == 2 and id(asyncio.get_running_loop()) not in loops
