@@ -48,7 +48,9 @@ def parse_path(path: str) -> AgentSource:
         raise ConfigError(f"{path!r} names no object: expected FILE.py:name or pkg.mod:name")
     if not place.endswith(".py"):
         if not all(part.isidentifier() for part in place.split(".")) or not _is_there(place.split(".")[0]):
-            raise ConfigError(f"{path!r}: {place!r} is neither a .py file nor a module that can be found: expected FILE.py:name or pkg.mod:name")
+            raise ConfigError(
+                f"{path!r}: {place!r} is neither a .py file nor a module that can be found: expected FILE.py:name or pkg.mod:name"
+            )
         return AgentSource(None, place, attribute, path)
     file = Path(place).expanduser().resolve()
     try:

@@ -5,7 +5,8 @@
 Every request is a turn that continues a recorded conversation: about 1,000 prompt tokens of which at most 64 are new, answered with 256 sampled
 tokens. The gateway has a null engine in its process (an instant reply), renders and tokenises with a real chat template, and answers once the call
 is in its SQLite file. The proxy, twenty lines of aiohttp, forwards to the same null engine behind an HTTP server of its own and appends request and
-reply to a file. One process each; the load comes from a third. Run i of one is followed by run i of the other.
+reply to a file; that engine renders and tokenises nothing. Its replies are text alone ("proxy"), or hold the token ids and logprobs that training
+needs, in the API's own form ("proxy, tokens"). One process each; the load comes from a third. Run i of one is followed by run i of the others.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import orjson
 from aiohttp import web
 
 PROMPT, NEW, SAMPLED = 1000, 64, 256
-WORDS = "the agent asks what it needs and reads what comes back then it writes a short plan and goes on until the task is done ".split()
+TEXT = "the agent asks what it needs and reads what comes back then it writes a short plan and goes on until the task is done "
 
 # --------------------------------------------------------------------------- the two servers
 
@@ -70,7 +71,7 @@ async def serve_gateway(model: str, folder: Path, attempts: int) -> None:
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     template = load_template(tokenizer)
-    ids = template.encode(" ".join(WORDS * 40), start=False)[: SAMPLED - 1]
+    ids = template.encode(TEXT * 40, start=False)[: SAMPLED - 1]
     ids.append(template.stop_token_ids[0])
     store = open_store(f"sqlite:///{folder / 'record.db'}")
     await store.create_run(RunRecord("run", "benchmark", str(folder), RunStatus.RUNNING, {}, time.time()))
@@ -84,7 +85,7 @@ async def serve_gateway(model: str, folder: Path, attempts: int) -> None:
 
     def words_of(count: int) -> str:
         """A text of about ``count`` tokens."""
-        return template.decode(template.encode(" ".join(WORDS * 60), start=False)[:count])
+        return template.decode(template.encode(TEXT * 60, start=False)[:count])
 
     say({"urls": urls, "first": words_of(PROMPT - 2 * SAMPLED - NEW - 60), "new": words_of(NEW - 20)})
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -92,13 +93,13 @@ async def serve_gateway(model: str, folder: Path, attempts: int) -> None:
     await store.close()
 
 
-async def serve_upstream(reply: str) -> None:
-    """The null engine behind HTTP."""
-    body = reply.encode()
+async def serve_upstream(folder: Path) -> None:
+    """The null engine behind HTTP: a reply of text, or under /tokens one with token ids and logprobs."""
+    text, tokens = (folder / "text.json").read_bytes(), (folder / "tokens.json").read_bytes()
 
     async def answer(request: web.Request) -> web.Response:
         await request.read()
-        return web.Response(body=body, content_type="application/json")
+        return web.Response(body=tokens if request.path.startswith("/tokens") else text, content_type="application/json")
 
     await serve_app([web.post("/{tail:.*}", answer)])
 
@@ -182,22 +183,20 @@ class Talker:
     async def connect(self) -> None:
         _, self.connection = await asyncio.get_running_loop().create_connection(Connection, self.host, self.port)
 
-    async def ask(self, messages: list[dict[str, str]]) -> bytes:
-        return await self.connection.post(self.path, orjson.dumps({"model": "gpt", "messages": messages, "max_tokens": SAMPLED}))
+    async def ask(self, messages: list[dict[str, str]], **more: Any) -> bytes:
+        return await self.connection.post(self.path, orjson.dumps({"model": "main", "messages": messages, "max_tokens": SAMPLED, **more}))
 
-    async def prepare(self) -> Any:
+    async def prepare(self) -> None:
         """Two turns that become history."""
-        reply: Any = None
         for follow_up in ("And then?", None):
             reply = orjson.loads(await self.ask(self.history))
             self.history.append({"role": "assistant", "content": reply["choices"][0]["message"]["content"]})
             if follow_up:
                 self.history.append({"role": "user", "content": follow_up})
-        return reply
 
-    async def turn(self) -> bytes:
+    async def turn(self, **more: Any) -> bytes:
         self.count += 1
-        return await self.ask([*self.history, {"role": "user", "content": f"{self.count} {self.new}"}])
+        return await self.ask([*self.history, {"role": "user", "content": f"{self.count} {self.new}"}], **more)
 
 
 async def load(talkers: list[Talker], seconds: float) -> dict[str, float]:
@@ -213,7 +212,7 @@ async def load(talkers: list[Talker], seconds: float) -> dict[str, float]:
     start = time.perf_counter()
     await asyncio.gather(*map(talk, talkers))
     wall = time.perf_counter() - start
-    cuts = statistics.quantiles(latencies, n=100)
+    cuts = statistics.quantiles(latencies * 2, n=100)
     return {"rps": len(latencies) / wall, "p50": cuts[49], "p99": cuts[98], "requests": len(latencies)}
 
 
@@ -222,7 +221,10 @@ class Server:
 
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, __file__, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+            [sys.executable, __file__, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
         )
         assert self.process.stdout is not None
         self.told = json.loads(self.process.stdout.readline())
@@ -240,11 +242,13 @@ async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     talkers = [Talker(url, told["first"], told["new"]) for url in told["urls"]]
     for talker in talkers:
         await talker.connect()
-        prepared = await talker.prepare()
+        await talker.prepare()
     reply = await talkers[0].turn()
+    (folder / "text.json").write_bytes(reply)
+    (folder / "tokens.json").write_bytes(await talkers[0].turn(logprobs=True, return_token_ids=True))
     usage = orjson.loads(reply)["usage"]
     print(f"a turn: {usage['prompt_tokens']} prompt tokens, {usage['completion_tokens']} sampled, {len(reply)} bytes of reply", flush=True)
-    upstream = Server("--serve", "upstream", "--reply", json.dumps(prepared))
+    upstream = Server("--serve", "upstream", "--folder", str(folder))
     proxy = Server("--serve", "proxy", "--upstream", upstream.told["urls"][0].removesuffix("/v1"), "--folder", str(folder))
 
     def like(url: str) -> list[Talker]:
@@ -253,13 +257,18 @@ async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             copy.history = talker.history
         return copies
 
-    sides = {"gateway": talkers, "proxy": like(proxy.told["urls"][0]), "upstream alone": like(upstream.told["urls"][0])}
-    for name in ("proxy", "upstream alone"):
+    sides = {
+        "gateway": talkers,
+        "proxy": like(proxy.told["urls"][0]),
+        "proxy, tokens": like(proxy.told["urls"][0].replace("/v1", "/tokens/v1")),
+        "upstream alone": like(upstream.told["urls"][0]),
+    }
+    for name in ("proxy", "proxy, tokens", "upstream alone"):
         for talker in sides[name]:
             await talker.connect()
     results: dict[str, Any] = {}
     for connections in args.connections:
-        for name, side in sides.items():
+        for side in sides.values():
             await load(side[:connections], 0.5)
         for run in range(args.runs):
             for name, side in sides.items():
@@ -267,7 +276,10 @@ async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
                     continue
                 got = await load(side[:connections], args.seconds)
                 results.setdefault(f"{name} at {connections}", []).append(got)
-                print(f"  {name:14} {connections:3} connections, run {run + 1}: {got['rps']:7.0f} req/s, p50 {got['p50']:7.3f} ms, p99 {got['p99']:8.3f} ms", flush=True)
+                print(
+                    f"  {name:14} {connections:3} connections, run {run + 1}: {got['rps']:7.0f} req/s, p50 {got['p50']:7.3f} ms, p99 {got['p99']:8.3f} ms",
+                    flush=True,
+                )
     for server in (proxy, upstream, ours):
         server.close()
     return results
@@ -282,16 +294,22 @@ def report(results: dict[str, Any], connections: list[int]) -> None:
 
     for count in connections:
         if count == 1:
-            for name in ("gateway", "proxy", "upstream alone"):
+            for name in ("gateway", "proxy", "proxy, tokens", "upstream alone"):
                 print(f"{name} at 1: p50 {shown(spread(f'{name} at 1', 'p50'), 'ms')}")
             added = statistics.median(spread("gateway at 1", "p50"))
             alone = statistics.median(spread("upstream alone at 1", "p50"))
             theirs = statistics.median(spread("proxy at 1", "p50"))
-            print(f"added p50: gateway {added:.3f} ms (all of it: its engine takes no time), proxy {theirs - alone:.3f} ms (beyond its upstream alone)")
+            print(
+                f"added p50: gateway {added:.3f} ms (all of it: its engine takes no time), proxy {theirs - alone:.3f} ms (beyond its upstream alone)"
+            )
         else:
-            ours, theirs = spread(f"gateway at {count}", "rps"), spread(f"proxy at {count}", "rps")
-            print(f"at {count}: gateway {shown(ours, 'req/s')}; proxy {shown(theirs, 'req/s')}")
-            print(f"at {count}: gateway / proxy = {statistics.median(ours) / statistics.median(theirs):.2f} of the medians")
+            ours = spread(f"gateway at {count}", "rps")
+            print(f"gateway at {count}: {shown(ours, 'req/s')}")
+            for name in ("proxy", "proxy, tokens"):
+                theirs = spread(f"{name} at {count}", "rps")
+                print(
+                    f"{name} at {count}: {shown(theirs, 'req/s')}; gateway / it = {statistics.median(ours) / statistics.median(theirs):.2f} of the medians"
+                )
 
 
 def model_folder(named: str | None) -> str:
@@ -316,19 +334,21 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 32, 256])
     parser.add_argument("--out", type=Path, help="write the runs as JSON")
-    for hidden in ("--serve", "--reply", "--upstream", "--folder", "--attempts"):
+    for hidden in ("--serve", "--upstream", "--folder", "--attempts"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve == "gateway":
         asyncio.run(serve_gateway(args.model, Path(args.folder), int(args.attempts)))
     elif args.serve == "upstream":
-        run(lambda: serve_upstream(args.reply))
+        run(lambda: serve_upstream(Path(args.folder)))
     elif args.serve == "proxy":
         run(lambda: serve_proxy(args.upstream, Path(args.folder) / "capture.jsonl"))
     else:
         args.model = model_folder(args.model)
         print(f"{platform.platform()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; Python {platform.python_version()}", end=", ")
-        print(f"aiohttp {aiohttp.__version__}, orjson {orjson.__version__}, uvloop {'yes' if find_spec('uvloop') else 'no'}, SQLite {sqlite3.sqlite_version}")
+        print(
+            f"aiohttp {aiohttp.__version__}, orjson {orjson.__version__}, uvloop {'yes' if find_spec('uvloop') else 'no'}, SQLite {sqlite3.sqlite_version}"
+        )
         with tempfile.TemporaryDirectory() as folder:
             results = run(lambda: measure(args, Path(folder)))
         report(results, args.connections)

@@ -115,9 +115,9 @@ class Scheduler:
     ) -> None:
         """``budget_tokens`` bounds rows and kept prefixes together, and holds at least one row of ``context_length``.
 
-        ``prefill_tokens`` is what one forward over prompts may take before the others' next decode step. ``fixed_shapes``: memory is made out anew for
-        each request, so that nothing about a sample depends on what came before. ``roomy``: memory is made out for many rows at once, as suits a device
-        where making it anew costs more than having it.
+        ``prefill_tokens`` (padding counted) is what one forward over prompts may take before the others' next decode step. ``fixed_shapes``: memory is made out anew for
+        each request, so that nothing about a sample depends on what came before. ``roomy``: memory is made out for many rows at once, and prompts of
+        unlike lengths are computed together, as suits a device where each launch costs more than what it launches.
         """
         self._forward = forward
         self._cache = forward.cache
@@ -129,6 +129,7 @@ class Scheduler:
         self._keep_prefixes = prefix_cache
         self._fixed_shapes = fixed_shapes
         self._roomy = roomy
+        self._ratio = 8 if roomy else 2
         self._prefixes = PrefixStore()
         self._rows: list[_Row] = []
         self._decoding = 0
@@ -273,11 +274,13 @@ class Scheduler:
         """Looks for the longest computed beginning of the row's prompt: of a finished sequence now, or of an earlier row as soon as that has it."""
         if not self._keep_prefixes:
             return
-        most = row.prompt - 1  # the last token is always forwarded: it gives the logits of the first sampled one
-        key, kept = self._prefixes.match(row.held[:most])
+        ids = row.ids[: row.prompt - 1]  # the last token is always forwarded: it gives the logits of the first sampled one
+        key, kept = self._prefixes.match(ids)
         donor, shared = None, 0
         for other in self._rows:
-            if other.number < row.number and (n := common_prefix(other.held, row.held[:most])) > shared:
+            if other.number >= row.number or shared >= min(other.length, len(ids)) or other.ids[shared] != ids[shared]:
+                continue
+            if (n := common_prefix(other.held, ids)) > shared:
                 donor, shared = other, n
         if donor is not None and shared >= max(_LEAST_SHARED, kept + _LEAST_SHARED if donor.computed < shared else kept):
             row.donor, row.share = donor, shared
@@ -338,9 +341,14 @@ class Scheduler:
         ready = sorted((r for r in self._rows[self._decoding :] if r.donor is None), key=lambda r: r.number)
         if not ready:
             return
-        width = min(ready[0].pending, self._prefill_tokens)
-        alike = [r for r in ready if 2 * min(r.pending, width) >= width]
-        group = alike[: max(1, self._prefill_tokens // width)]
+        first, ratio = ready[0].pending, self._ratio
+        alike = [r for r in ready if r.pending <= first * ratio and first <= r.pending * ratio]
+        width, group = 0, list[_Row]()
+        for row in alike:
+            wider = max(width, min(row.pending, self._prefill_tokens))
+            if group and wider * (len(group) + 1) > self._prefill_tokens:
+                break
+            width, group = wider, [*group, row]
         ends = [r.computed + min(r.pending, width) for r in group]
         try:
             logits_BV = self._forward.prefill([r.index for r in group], [r.ids[:end] for r, end in zip(group, ends, strict=True)], width)

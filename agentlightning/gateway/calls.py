@@ -7,73 +7,100 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from agentlightning.gateway.wires.base import Reply, WireRequest
+from agentlightning.gateway.wires.base import CallError, Reply
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import CallStatus
+
+
+def ended() -> CallError:
+    return CallError(410, "this attempt has ended", code="attempt_ended")
 
 
 @dataclass(slots=True, eq=False)
 class OpenCall:
     """A call from its arrival until nobody can claim its reply any more.
 
-    ``readers`` counts the connections that wait for it, ``retry`` is the highest retry count that it answered, ``stored`` is the status it has in
-    the record (None: not recorded), ``recording`` that its samples are whole, ``given_up`` that nobody is going to claim it.
+    ``body`` identifies what was asked. ``outcome`` is the reply or what went wrong, None until there is either. ``readers`` counts the connections that
+    wait for it, ``retry`` is the highest retry count that it answered, ``stored`` is the status it has in the record (None: not recorded),
+    ``recording`` says that its samples are whole, ``given_up`` that nobody is going to claim it.
     """
 
     id: str
     index: int
-    request: WireRequest
     body: bytes
     wire: str
     agent: str | None
     received_at: float
     started: float
-    finished: asyncio.Future[Reply]
     retry: int = 0
     readers: int = 1
+    outcome: Reply | CallError | None = None
     delivered_at: float | None = None
     stored: CallStatus | None = None
     recording: bool = False
     given_up: bool = False
     grace: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
-    deltas: list[tuple[int, ParsedDelta]] = field(default_factory=list[tuple[int, ParsedDelta]])
-    _waiting: list[asyncio.Future[None]] = field(default_factory=list["asyncio.Future[None]"])
-
-    @property
-    def delivered(self) -> bool:
-        return self.delivered_at is not None
+    deltas: list[tuple[int, ParsedDelta]] | None = None
+    _waiting: list[asyncio.Future[None]] | None = None
 
     @property
     def orphaned(self) -> bool:
         """The connection closed before its full reply was written, and nobody has claimed it since."""
-        return self.readers == 0 and not self.delivered
+        return self.readers == 0 and self.delivered_at is None
 
     @property
-    def failed(self) -> bool:
-        return self.finished.done() and (self.finished.cancelled() or self.finished.exception() is not None)
+    def claimable(self) -> bool:
+        return not self.given_up and not isinstance(self.outcome, CallError)
 
     def add(self, index: int, delta: ParsedDelta) -> None:
         """Appends what sample ``index`` of a streamed call adds and wakes the readers."""
         if delta.content or delta.reasoning or delta.tool_calls:
+            if self.deltas is None:
+                self.deltas = []
             self.deltas.append((index, delta))
-            self.wake()
+            self._wake()
 
-    def wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
+    def settle(self, outcome: Reply | CallError) -> None:
+        """Ends the call; only the first outcome counts."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self._wake()
+
+    def closed(self, task: asyncio.Task[None]) -> None:
+        """Its task is over; one that was withdrawn before it began has nothing else to say it."""
+        self.task = None
+        if task.cancelled():
+            self.settle(ended())
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        for future in waiting or ():
             if not future.done():
                 future.set_result(None)
 
+    async def _woken(self) -> None:
+        future = asyncio.get_running_loop().create_future()
+        if self._waiting is None:
+            self._waiting = []
+        self._waiting.append(future)
+        await future
+
     async def more(self, seen: int) -> Sequence[tuple[int, ParsedDelta]]:
-        """The deltas after the first ``seen`` ones, waiting for one; none once the call has finished."""
-        while len(self.deltas) == seen and not self.finished.done():
-            future = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            await future
-        return self.deltas[seen:]
+        """The deltas after the first ``seen`` ones, waiting for one; none once the call has ended."""
+        while len(self.deltas or ()) == seen and self.outcome is None:
+            await self._woken()
+        return self.deltas[seen:] if self.deltas else ()
+
+    async def reply(self) -> Reply:
+        """The reply, once it is recorded. Raises CallError. Cancelling the one who waits does not touch the call."""
+        while self.outcome is None:
+            await self._woken()
+        if isinstance(self.outcome, CallError):
+            raise self.outcome
+        return self.outcome
 
 
 def repeated(calls: Sequence[OpenCall], retry: int) -> OpenCall | None:
@@ -82,13 +109,13 @@ def repeated(calls: Sequence[OpenCall], retry: int) -> OpenCall | None:
     One whose connection closed early is claimed by any equal body. A request that says it is a retry may also get a reply that was written but did
     not arrive, or one whose connection has not been seen to close; one that answered this retry count already is somebody else's.
     """
-    orphans = [call for call in calls if call.orphaned and not call.failed and not call.given_up]
+    orphans = [call for call in calls if call.orphaned and call.claimable]
     if orphans:
         return orphans[0]
     if retry <= 0:
         return None
-    others = [call for call in calls if call.retry < retry and not call.failed and not call.given_up]
-    return max(others, key=lambda call: (not call.delivered, call.started), default=None)
+    others = [call for call in calls if call.retry < retry and call.claimable]
+    return max(others, key=lambda call: (call.delivered_at is None, call.started), default=None)
 
 
 Order = tuple[int, str, int, int, int, int]

@@ -34,7 +34,7 @@ from agentlightning.errors import AgentLightningError, ConfigError, StoreError
 from agentlightning.gateway.calls import OpenCall, Turnstile
 from agentlightning.gateway.session import AttemptUsage, Notices, Policy, Session
 from agentlightning.gateway.wires import CHAT, find_wire
-from agentlightning.gateway.wires.base import CallError, Wire
+from agentlightning.gateway.wires.base import CallError, Wire, WireRequest
 from agentlightning.gateway.wires.unserved import Unserved
 from agentlightning.store.base import Store
 from agentlightning.types import Attempt, Json, Reward, Rollout
@@ -158,8 +158,7 @@ class Gateway:
         await runner.setup()
         site = web.SockSite(runner, listener, backlog=1024)
         await site.start()
-        host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
-        started.set_result(f"http://{host}:{listener.getsockname()[1]}")
+        started.set_result(f"http://{_reached_by(self._config.host)}:{listener.getsockname()[1]}")
         await self._stop.wait()
         await site.stop()
         await self._drain()
@@ -282,22 +281,24 @@ class Gateway:
         call = session.submit(wire.name, asked, identity.digest(), retry=_retry_count(request), agent=agent)
         try:
             if asked.stream:
-                return await self._stream(request, session, wire, call)
-            reply = await asyncio.shield(call.finished)
+                return await self._stream(request, session, wire, asked, call)
+            reply = await call.reply()
             await session.acknowledge(call)
             session.delivered(call)
             try:
-                return await _send(request, wire.reply(call.request, reply), 200, _JSON)
+                return await _send(request, wire.reply(asked, reply), 200, _JSON)
             except BaseException:
                 session.undelivered(call)
                 raise
         finally:
             session.left(call)
 
-    async def _stream(self, request: web.BaseRequest, session: Session, wire: Wire, call: OpenCall) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.BaseRequest, session: Session, wire: Wire, asked: WireRequest, call: OpenCall
+    ) -> web.StreamResponse:
         """Sends the events. The status line waits for the first of them, so that what fails before it is answered properly; after it, a failure
         drops the connection: a stream that was cut is no reply."""
-        events = wire.stream(call.request, call.id, int(call.received_at))
+        events = wire.stream(asked, call.id, int(call.received_at))
         response: web.StreamResponse | None = None
         seen = 0
         try:
@@ -309,7 +310,7 @@ class Gateway:
                     await response.prepare(request)
                     data = events.begin() + data
                 await response.write(data)
-            reply = call.finished.result()
+            reply = await call.reply()
             await session.acknowledge(call)
         except CallError:
             if response is None:
@@ -340,6 +341,8 @@ class Gateway:
         )
         if request.content_length is not None and request.content_length > self._max_body:
             raise too_large
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             async with asyncio.timeout(READ_DEADLINE):
                 return await request.read()
@@ -405,6 +408,12 @@ def _bind(config: GatewayConfig) -> socket.socket:
             ) from error
         raise ConfigError(f"the gateway cannot listen there ({where}): {error.strerror}; set gateway.port=0 for a free port") from error
     return listener
+
+
+def _reached_by(host: str) -> str:
+    """The host part of a URL for what listens there: an address that means all of them is no address to call."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
 
 
 def _hash(key: str) -> bytes:

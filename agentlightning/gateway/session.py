@@ -18,7 +18,7 @@ from typing import Any, cast
 from agentlightning.config import EvaluationConfig, SamplingConfig
 from agentlightning.engines.base import Engine, Sample, SampleRequest
 from agentlightning.errors import ContextLengthError, EngineError, StoreError, TemplateError
-from agentlightning.gateway.calls import OpenCall, Turnstile, repeated
+from agentlightning.gateway.calls import OpenCall, Turnstile, ended, repeated
 from agentlightning.gateway.sampling import overruled, resolve, sample_seed
 from agentlightning.gateway.tree import Plan, TraceTree
 from agentlightning.gateway.wires.base import CallError, Choice, Reply, WireRequest
@@ -43,6 +43,9 @@ logger = logging.getLogger("agentlightning.gateway")
 MAX_NOTED = 16
 """Distinct unknown paths and user agents that an attempt's usage lists."""
 
+
+MAX_KEPT = 128
+"""Delivered replies that an attempt keeps for clients that come back for one."""
 
 END_DEADLINE = 30.0
 """Seconds that an ending attempt waits for its open calls to be withdrawn and recorded."""
@@ -135,12 +138,13 @@ class Session:
     def submit(self, wire: str, request: WireRequest, body: bytes, *, retry: int, agent: str | None) -> OpenCall:
         """Starts a call, or joins the one that this request repeats. ``body`` identifies what was asked, ``retry`` is the client's retry count.
 
-        The caller awaits ``finished`` (or follows ``more``) and in any case calls ``left`` once.
+        The caller awaits its ``reply`` (or follows ``more``) and in any case calls ``left`` once.
         """
         now = time.monotonic()
-        while self._delivered and cast("float", self._delivered[0].delivered_at) + self._grace < now:
+        while self._delivered and (cast("float", self._delivered[0].delivered_at) + self._grace < now or len(self._delivered) > MAX_KEPT):
             self._forget(self._delivered.popleft())
-        call = repeated(self._by_body.get(body, ()), retry)
+        equal = self._by_body.get(body)
+        call = repeated(equal, retry) if equal else None
         if call is not None:
             call.readers += 1
             call.retry = max(call.retry, retry)
@@ -151,19 +155,17 @@ class Session:
         call = OpenCall(
             id=f"chatcmpl-{secrets.token_hex(12)}",
             index=self._next_index(),
-            request=request,
             body=body,
             wire=wire,
             agent=agent,
             received_at=time.time(),
             started=now,
-            finished=asyncio.get_running_loop().create_future(),
             retry=retry,
         )
         self._call_ids.add(call.id)
         self._by_body.setdefault(body, []).append(call)
-        call.task = self._spawn(self._run(call))
-        call.task.add_done_callback(lambda _: self._fail(call, _ended()))  # one that was cancelled before it began
+        call.task = self._spawn(self._run(call, request))
+        call.task.add_done_callback(call.closed)
         return call
 
     async def refuse(self, wire: str, error: CallError, *, model: str = "", agent: str | None = None) -> None:
@@ -174,7 +176,7 @@ class Session:
     async def acknowledge(self, call: OpenCall) -> None:
         """Comes before the last bytes of a reply: the record says that they were written, also where the call had been left. Raises CallError."""
         if call.given_up:
-            raise _ended()
+            raise ended()
         if call.stored is CallStatus.COMPLETE:
             return
         try:
@@ -185,7 +187,7 @@ class Session:
 
     def delivered(self, call: OpenCall) -> None:
         """The last bytes of the reply are about to be written."""
-        if not call.delivered:
+        if call.delivered_at is None:
             call.delivered_at = time.monotonic()
             self._delivered.append(call)
 
@@ -198,7 +200,7 @@ class Session:
     def left(self, call: OpenCall) -> None:
         """A connection no longer waits for the call, for whatever reason."""
         call.readers -= 1
-        if not call.orphaned or call.failed or call.given_up:
+        if not call.orphaned or not call.claimable:
             return
         if self._ended:
             self._give_up(call)
@@ -237,43 +239,38 @@ class Session:
         return self.usage
 
     # ----------------------------------------------------------------- a call's life
-    async def _run(self, call: OpenCall) -> None:
-        """Plans, samples and records a call, and tells those who wait. Never raises: what goes wrong is the call's error."""
-        request = call.request
+    async def _run(self, call: OpenCall, request: WireRequest) -> None:
+        """Plans, samples and records a call, and tells those who wait. Never raises: what goes wrong is the call's outcome."""
         policy = self._policy(request.model)
         plan: Plan | None = None
         try:
             plan = self.tree.plan(request.messages, request.tools, policy.name, policy.template)
             if len(plan.prompt_ids) >= policy.engine.context_length:
                 raise ContextLengthError(len(plan.prompt_ids), policy.engine.context_length)
-            params = self._params(call, policy)
-            samples = await self._sample(call, policy, plan, params)
+            params = self._params(call, request, policy)
+            samples = await self._sample(call, request, policy, plan, params)
             call.recording = True
-            reply = await self._record(call, policy, plan, params[0], samples)
+            call.settle(await self._record(call, request, policy, plan, params[0], samples))
         except asyncio.CancelledError:
             if call.given_up:
-                await self._abandon_unsampled(call, policy, plan)
+                await self._abandon_unsampled(call, request, policy, plan)
             else:
-                await self._refused(call, plan, CallError(500, "the engine withdrew the request", code="engine_error"))
+                await self._refused(call, request, plan, CallError(500, "the engine withdrew the request", code="engine_error"))
         except (ContextLengthError, TemplateError, RecursionError) as error:
-            await self._refused(call, plan, _too_bad(error))
+            await self._refused(call, request, plan, _too_bad(error))
         except EngineError as error:
-            await self._refused(call, plan, CallError(500, f"the model could not sample: {error}", code="engine_error"))
+            await self._refused(call, request, plan, CallError(500, f"the model could not sample: {error}", code="engine_error"))
         except StoreError as error:
             self._fail(call, self._lost(error))
         except Exception as error:  # a defect of ours must not leave a client waiting, nor an attempt trained without the call
             logger.exception("a call of attempt %s could not be answered", self.attempt.id)
             self._fail(call, self._lost(error))
         else:
-            if not call.finished.done():
-                call.finished.set_result(reply)
-                call.wake()
             if call.given_up:
                 await self._mark_abandoned(call)
 
-    def _params(self, call: OpenCall, policy: Policy) -> list[SamplingParams]:
+    def _params(self, call: OpenCall, request: WireRequest, policy: Policy) -> list[SamplingParams]:
         """One set per sample: they differ in the seed."""
-        request = call.request
         seeds = [sample_seed(self.rollout.seed, self.attempt.number, call.index, i, request.seed) for i in range(request.n)]
         first = resolve(self._sampling, request, policy.template.stop_token_ids, seeds[0])
         if asked := overruled(request, first):
@@ -283,21 +280,20 @@ class Session:
         return [first, *(replace(first, seed=seed) for seed in seeds[1:])]
 
     async def _sample(
-        self, call: OpenCall, policy: Policy, plan: Plan, params: list[SamplingParams]
+        self, call: OpenCall, request: WireRequest, policy: Policy, plan: Plan, params: list[SamplingParams]
     ) -> list[tuple[Sample, array[int], Message]]:
         if len(params) == 1:
-            return [await self._sample_one(call, policy, plan, params[0], 0)]
+            return [await self._sample_one(call, request, policy, plan, params[0], 0)]
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._sample_one(call, policy, plan, each, i)) for i, each in enumerate(params)]
+                tasks = [group.create_task(self._sample_one(call, request, policy, plan, each, i)) for i, each in enumerate(params)]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return [task.result() for task in tasks]
 
     async def _sample_one(
-        self, call: OpenCall, policy: Policy, plan: Plan, params: SamplingParams, index: int
+        self, call: OpenCall, request: WireRequest, policy: Policy, plan: Plan, params: SamplingParams, index: int
     ) -> tuple[Sample, array[int], Message]:
-        request = call.request
         tools = request.tools if request.parse_tools else ()
         draft = _Draft(call, index, policy.template.stream(tools, stop=params.stop)) if request.stream else None
         asked = SampleRequest(f"{call.id}.{index}", plan.prompt_ids, params, policy.name)
@@ -317,20 +313,29 @@ class Session:
         return sample, ids, policy.template.parse(ids, tools, sample.finish, sample.stop_string)
 
     async def _record(
-        self, call: OpenCall, policy: Policy, plan: Plan, params: SamplingParams, samples: list[tuple[Sample, array[int], Message]]
+        self,
+        call: OpenCall,
+        request: WireRequest,
+        policy: Policy,
+        plan: Plan,
+        params: SamplingParams,
+        samples: list[tuple[Sample, array[int], Message]],
     ) -> Reply:
         nodes, leaves = self.tree.grow(plan, [(sample, message) for sample, _, message in samples], call.index)
         status = CallStatus.COMPLETE if call.readers else CallStatus.ABANDONED
-        sampled = sum(len(ids) for _, ids, _ in samples)
-        reused = max(sample.reused_tokens for sample, _, _ in samples)
-        record = replace(
-            self._call(call, policy, status),
+        sampled = sum([len(ids) for _, ids, _ in samples])
+        reused = max([sample.reused_tokens for sample, _, _ in samples])
+        record = self._call(
+            call,
+            request,
+            policy,
+            status,
             branch=plan.branch,
             prompt_node=plan.node.id,
             samples=tuple(
                 [
-                    SampleRecord(cast("int", leaf.node.id), sample.finish, message)
-                    for leaf, (sample, _, message) in zip(leaves, samples, strict=True)
+                    SampleRecord(cast("int", leaf.node.id), sample.finish, leaf.message)
+                    for leaf, (sample, _, _) in zip(leaves, samples, strict=True)
                 ]
             ),
             used=params,
@@ -344,7 +349,6 @@ class Session:
         call.stored = status
         self.tree.publish(plan, leaves)
         self.usage.sampled_tokens += sampled
-        request = call.request
         choices = [
             Choice(message, sample.finish, ids, _logprobs(sample), _texts(policy.template, ids) if request.logprobs else ())
             for sample, ids, message in samples
@@ -352,12 +356,12 @@ class Session:
         prompt_ids = plan.prompt_ids if request.token_ids else None
         return Reply(call.id, int(call.received_at), choices, len(plan.prompt_ids), sampled, reused, prompt_ids)
 
-    async def _refused(self, call: OpenCall, plan: Plan | None, error: CallError) -> None:
+    async def _refused(self, call: OpenCall, request: WireRequest, plan: Plan | None, error: CallError) -> None:
         if plan is not None:
             self.tree.withdraw(plan)
         if error.code == "context_length_exceeded":
             self.usage.context_length_errors += 1
-        await self._record_refusal(call.id, call.index, call.wire, call.request.model, call.agent, error.message)
+        await self._record_refusal(call.id, call.index, call.wire, request.model, call.agent, error.message)
         self._fail(call, error)
 
     async def _record_refusal(self, call_id: str, index: int, wire: str, model: str, agent: str | None, message: str) -> None:
@@ -376,7 +380,7 @@ class Session:
     # ----------------------------------------------------------------- leaving
     def _give_up(self, call: OpenCall) -> None:
         """Nobody is going to claim the reply any more."""
-        if call.given_up or call.delivered or call.failed:
+        if call.delivered_at is not None or not call.claimable:
             return
         call.given_up = True
         if call.grace is not None:
@@ -385,7 +389,7 @@ class Session:
         self._forget(call)
         if not call.recording and call.task is not None:
             call.task.cancel()
-        elif call.finished.done():
+        elif call.outcome is not None:
             self._spawn(self._mark_abandoned(call))
 
     async def _mark_abandoned(self, call: OpenCall) -> None:
@@ -397,12 +401,15 @@ class Session:
             self._lost(error)
         call.stored = CallStatus.ABANDONED
 
-    async def _abandon_unsampled(self, call: OpenCall, policy: Policy, plan: Plan | None) -> None:
+    async def _abandon_unsampled(self, call: OpenCall, request: WireRequest, policy: Policy, plan: Plan | None) -> None:
         """Records a call that was withdrawn while it sampled: it has no samples, and nothing of it can be trained."""
         if plan is not None:
             self.tree.withdraw(plan)
-        record = replace(
-            self._call(call, policy, CallStatus.ABANDONED),
+        record = self._call(
+            call,
+            request,
+            policy,
+            CallStatus.ABANDONED,
             prompt_tokens=len(plan.prompt_ids) if plan else 0,
             error="its client left before it was sampled to the end",
             total_s=time.monotonic() - call.started,
@@ -411,15 +418,11 @@ class Session:
             await self._store.record(record, ())
         except StoreError as error:
             self._lost(error)
-        self._fail(call, _ended())
+        self._fail(call, ended())
 
     def _fail(self, call: OpenCall, error: CallError) -> None:
-        if call.finished.done():
-            return
-        call.finished.set_exception(error)
-        call.finished.exception()  # somebody may have been waiting for it, or nobody
+        call.settle(error)
         self._forget(call)
-        call.wake()
 
     def _lost(self, error: Exception) -> CallError:
         """Something could not be recorded: the attempt is incomplete, whatever its agent does now."""
@@ -447,11 +450,12 @@ class Session:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _call(self, call: OpenCall, policy: Policy, status: CallStatus) -> Call:
+    def _call(self, call: OpenCall, request: WireRequest, policy: Policy, status: CallStatus, **more: Any) -> Call:
+        """The record of a call; ``more`` are the fields that only one with samples has, or only one without."""
+        found: dict[str, Any] = {"branch": "", "prompt_node": None, "samples": (), "used": None, **more}
         return Call(
-            id=call.id, attempt_id=self.attempt.id, index=call.index, wire=call.wire, model=call.request.model, policy=policy.name,
-            status=status, branch="", prompt_node=None, samples=(), asked=call.request.asked, used=None, agent=call.agent,
-            received_at=call.received_at,
+            id=call.id, attempt_id=self.attempt.id, index=call.index, wire=call.wire, model=request.model, policy=policy.name,
+            status=status, asked=request.asked, agent=call.agent, received_at=call.received_at, **found,
         )  # fmt: skip
 
     def _policy(self, model: str, *, known: bool = False) -> Policy:
@@ -485,7 +489,6 @@ class _Draft:
         self._index = index
         self._parser = parser
         self._fed = 0
-        self._first = len(call.deltas)
 
     def feed(self, token_ids: array[int]) -> None:
         self._fed += len(token_ids)
@@ -499,16 +502,12 @@ class _Draft:
         content: list[str] = []
         reasoning: list[str] = []
         calls: list[ToolCall] = []
-        for index, delta in self._call.deltas[self._first :]:
+        for index, delta in self._call.deltas or ():
             if index == self._index:
                 content.append(delta.content)
                 reasoning.append(delta.reasoning)
                 calls.extend(delta.tool_calls)
         return Message("assistant", "".join(content), tuple(calls), None, None, "".join(reasoning) or None)
-
-
-def _ended() -> CallError:
-    return CallError(410, "this attempt has ended", code="attempt_ended")
 
 
 def _too_bad(error: ContextLengthError | TemplateError | RecursionError) -> CallError:

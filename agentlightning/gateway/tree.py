@@ -11,7 +11,7 @@ import json
 import re
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, cast
 
@@ -128,8 +128,8 @@ class Leaf:
     policy: str
     tools: tuple[Tool, ...]
     turn: SampledTurn | None = None
-    continued: bool = False
-    prompts: dict[bytes, LiveNode] = field(default_factory=dict[bytes, LiveNode])
+    continuations: int = 0
+    prompts: dict[bytes, LiveNode] | None = None
 
     def path(self) -> list[Leaf]:
         """The recorded samples from the first one to this one."""
@@ -191,8 +191,7 @@ class TraceTree:
         found = self._longest(messages, keys, chains, tools, policy)
         leaf, texts = self._render(found, messages, tools, template)
         before = _digest(texts[-1])
-        prompts = leaf.prompts if leaf else None
-        node = prompts.get(before) if prompts is not None else self._roots.get((policy, before))
+        node = (leaf.prompts or {}).get(before) if leaf else self._roots.get((policy, before))
         first = not self._roots
         known = node is not None
         if node is None:
@@ -200,10 +199,12 @@ class TraceTree:
             if leaf is None and not ids:
                 raise TemplateError("the chat template rendered these messages to nothing")
             node = LiveNode(leaf.node if leaf else None, ids) if ids or leaf is None else leaf.node
-            if prompts is not None:
-                prompts[before] = node
-            else:
+            if leaf is None:
                 self._roots[policy, before] = node
+            elif leaf.prompts is None:
+                leaf.prompts = {before: node}
+            else:
+                leaf.prompts[before] = node
         if known:
             branch = "forked"
         elif leaf is not found:
@@ -213,9 +214,9 @@ class TraceTree:
         elif leaf is None:
             branch = "root" if first else "new"
         else:
-            branch = "forked" if leaf.continued else "continued"
+            branch = "forked" if leaf.continuations else "continued"
         if leaf is not None:
-            leaf.continued = True
+            leaf.continuations += 1
         node.plans += 1
         start = leaf.position + 1 if leaf else 0
         return Plan(branch, leaf, node, node.path_ids(), before, tuple(messages[start:]), len(messages), chains[-1], policy, tools)
@@ -235,7 +236,7 @@ class TraceTree:
                 return matches[0]
             if matches:
                 # Samples with equal texts: the longer exact path, then the one whose ids the client holds, then one nobody went on with, then the latest.
-                ranked = [(len(leaf.path()), _shared_ids(leaf, messages), not leaf.continued, i) for i, leaf in enumerate(matches)]
+                ranked = [(len(leaf.path()), _shared_ids(leaf, messages), not leaf.continuations, i) for i, leaf in enumerate(matches)]
                 return matches[max(ranked)[-1]]
         return None
 
@@ -280,10 +281,12 @@ class TraceTree:
     def withdraw(self, plan: Plan) -> None:
         """Forgets a plan that will not be recorded."""
         plan.node.plans -= 1
+        if plan.parent is not None:
+            plan.parent.continuations -= 1
         if plan.node.id is not None or plan.node.plans:
             return
         if plan.parent is not None:
-            plan.parent.prompts.pop(plan.before, None)
+            (plan.parent.prompts or {}).pop(plan.before, None)
         else:
             self._roots.pop((plan.policy, plan.before), None)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import shutil
 from collections.abc import Mapping
@@ -146,7 +147,7 @@ def load_state(checkpoint: Checkpoint, learner: Learner) -> None:
     try:
         state = cast("dict[str, Any]", torch.load(checkpoint.path / STATE, map_location="cpu", weights_only=True))
         loaded = cast("PreTrainedModel", cast("Any", type(model)).from_pretrained(checkpoint.path, dtype=model.dtype))
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except (OSError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
         raise StoreError(f"checkpoint {checkpoint.path} cannot be read: {_one_line(error)}") from error
     own, saved = model.state_dict(), loaded.state_dict()
     if {name: tensor.shape for name, tensor in own.items()} != {name: tensor.shape for name, tensor in saved.items()}:

@@ -45,13 +45,14 @@ class Gradient:
 class Learner:
     """Trains the parameters of ``model`` that require a gradient, in place.
 
-    All methods block and belong to one thread at a time. Between steps no parameter requires a gradient, the model is in evaluation mode, and no gradient
+    All methods block and belong to one thread at a time; the caller may be in torch's inference mode. Between steps no parameter requires a gradient, the model is in evaluation mode, and no gradient
     or activation is held. ``total_steps`` is what the learning-rate schedule runs over; ``seed`` fixes how groups are divided into minibatches;
     ``threads`` is set as torch's number of threads before each step, None leaves it.
 
     Raises ModelError when the model cannot be trained as asked (by name), ConfigError when the settings contradict each other.
     """
 
+    @torch.inference_mode(False)
     def __init__(
         self, model: PreTrainedModel, config: LearnerConfig, loss: LossConfig, *, seed: int, total_steps: int, threads: int | None = None
     ) -> None:
@@ -113,6 +114,7 @@ class Learner:
 
     # ------------------------------------------------------------------ a step
 
+    @torch.inference_mode(False)
     def step(self, batch: Batch) -> LearnerStats:
         """Trains on a batch: ``epochs`` passes of ``minibatches`` optimizer steps.
 
@@ -136,10 +138,11 @@ class Learner:
                             self._measure(minibatch, tally)
                     updates += [self._update(minibatch, tally, lr) for minibatch in minibatches]
         finally:
-            self.release()
+            self._drop_gradients()
         self.steps += 1
         return self._stats(packed, tally, updates, lr, peak.read(), time.perf_counter() - started)
 
+    @torch.inference_mode(False)
     def gradient(self, batch: Batch) -> Gradient:
         """The loss of the whole batch and its gradient, unclipped, without a step."""
         self._begin()
@@ -151,15 +154,18 @@ class Learner:
                 grads = [torch.zeros_like(m) if m.grad is None else m.grad.clone() for m in self._masters]
                 return Gradient(loss, dict(zip(self._names, grads, strict=True)))
         finally:
-            self.release()
+            self._drop_gradients()
 
     def release(self) -> None:
-        """Lets go of gradients and, on CUDA, of cached memory, so that sampling can have it."""
+        """Lets go of gradients and gives CUDA's cached memory back. A step lets go of gradients itself; sampling uses the cache that it leaves."""
+        self._drop_gradients()
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _drop_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
         for parameter in self._parameters:
             parameter.grad = None
-        if self.model.device.type == "cuda":
-            torch.cuda.empty_cache()
 
     def _begin(self) -> None:
         if self._threads is not None:
@@ -183,7 +189,7 @@ class Learner:
         """Parameters require gradients in here. The model stays in evaluation mode: dropout would make the new logprobs another policy's."""
         self.model.eval()
         checkpointing = gradient_checkpointing(self.model) if self.config.gradient_checkpointing else contextlib.nullcontext()
-        with torch.inference_mode(False), torch.enable_grad(), checkpointing:
+        with torch.enable_grad(), checkpointing:
             for parameter in self._parameters:
                 parameter.requires_grad_(True)
             try:

@@ -10,6 +10,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
@@ -103,7 +104,7 @@ class Writer:
                 self._run(write)
             self._sql.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - the thread lives on and every waiter gets the error
-            if self._sql.in_transaction:
+            with suppress(sqlite3.Error):  # none may be open any more; the error that counts is the first
                 self._sql.execute("ROLLBACK")
             if not began or len(group) == 1:
                 self._fail(group, error)

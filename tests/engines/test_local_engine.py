@@ -204,6 +204,19 @@ async def test_tokens_are_streamed_in_order_on_the_callers_loop_and_never_after_
     await asyncio.sleep(0.05)
 
 
+async def test_after_a_cancellation_no_more_tokens_are_shown(make_engine: MakeEngine) -> None:
+    engine = await make_engine()
+    shown: list[int] = []
+    task = asyncio.create_task(engine.sample(request([5], max_tokens=2000), shown.extend))
+    await until(lambda: len(shown) > 3)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    count = len(shown)
+    await until(lambda: engine.load.live == 0)
+    await asyncio.sleep(0.02)
+    assert len(shown) == count
+
+
 async def test_an_error_in_the_callers_callback_ends_that_sample_alone(make_engine: MakeEngine) -> None:
     engine = await make_engine()
 
@@ -446,6 +459,7 @@ async def test_exclusive_work_that_changes_weights_is_refused_and_still_invalida
     await engine.sample(request(prompt, max_tokens=3))
     with pytest.raises(EngineError, match=r"give it to LocalEngine\.update"):
         await engine.run_exclusive(lambda: shake(model))
+    assert (engine.version(), engine.load.prefix_tokens) == (1, 0)
     sample = await engine.sample(request(prompt, max_tokens=3))
     assert (sample.reused_tokens, sample.segments[0].version) == (0, 1)
     assert worst_difference(model, prompt, sample) < 1e-4
@@ -596,6 +610,17 @@ async def test_a_deterministic_engine_repeats_itself_to_the_last_bit_whatever_ca
         assert ids_of(one[i]) == ids_of(other[i])
         assert logprobs_of(one[i]) == logprobs_of(other[i])
         assert one[i].reused_tokens == 0
+
+
+async def test_adapters_are_sampled_with_the_model_they_sit_on(model: LlamaForCausalLM, make_engine: MakeEngine) -> None:
+    peft = pytest.importorskip("peft")
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)).eval()
+    engine = await make_engine(of=adapted)
+    prompt = [5] * 20
+    first = await engine.sample(request(prompt, max_tokens=10, seed=0))
+    assert worst_difference(adapted, prompt, first) < 1e-4
+    await engine.update(lambda: shake(adapted))
+    assert worst_difference(adapted, prompt, await engine.sample(request(prompt, max_tokens=10, seed=0))) < 1e-4
 
 
 async def test_half_precision_samples_with_float32_logprobs(make_engine: MakeEngine) -> None:

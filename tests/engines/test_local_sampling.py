@@ -68,6 +68,18 @@ def test_tokens_are_drawn_as_often_as_their_probability_says(params: SamplingPar
     assert chi_square(counts, probs) < 4
 
 
+@pytest.mark.parametrize("size", [3, 256, 1000, 49152])
+def test_a_uniform_number_picks_the_token_at_which_the_cumulated_probability_passes_it(size: int) -> None:
+    probs = torch.softmax(random_logits(1, size, seed=size)[0], dim=-1)
+    uniforms = torch.rand(500, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    chosen = invert_cdf(probs.expand(500, -1), uniforms)
+    ends = probs.double().cumsum(0)
+    ends = ends / ends[-1]
+    starts = ends - probs.double() / probs.double().sum()
+    assert (starts[chosen] - 1e-6 <= uniforms).all()
+    assert (uniforms <= ends[chosen] + 1e-6).all()
+
+
 @given(
     seed=st.integers(0, 10_000),
     size=st.sampled_from([1, 2, 255, 256, 257, 1000]),

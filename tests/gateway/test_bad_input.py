@@ -7,6 +7,7 @@ import gzip
 import json
 import socket
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from agentlightning.config import GatewayConfig, SamplingConfig
 from agentlightning.errors import AgentLightningError, ConfigError
 from agentlightning.gateway import Gateway, Policy
+from agentlightning.gateway.server import _reached_by
 from agentlightning.gateway.wires import CHAT
 from agentlightning.gateway.wires.base import CallError
 from agentlightning.types import CallStatus
@@ -138,6 +140,31 @@ async def test_sizes_types_and_methods(build: Build) -> None:
     status, reply = await post(visit, b"", method="GET")
     assert status == 405
     assert reply["error"]["code"] == "method_not_allowed"
+
+
+async def test_a_client_that_asks_before_it_sends_its_body_is_told_to_go_on(house: House) -> None:
+    visit = await house.open()
+    parts = urlsplit(visit.endpoint.base_url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    body = json.dumps({"messages": Q}).encode()
+    writer.write(
+        f"POST {parts.path}/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    )
+    async with asyncio.timeout(5):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+        writer.write(body)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+async def test_an_address_for_all_interfaces_is_reached_by_loopback(build: Build) -> None:
+    assert [_reached_by(host) for host in ("127.0.0.1", "0.0.0.0", "::", "::1", "name")] == [
+        "127.0.0.1",
+        "127.0.0.1",
+        "[::1]",
+        "[::1]",
+        "name",
+    ]
 
 
 async def test_ten_thousand_messages_are_one_call(house: House) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from agentlightning.config import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.gateway import Policy
+from agentlightning.gateway.calls import Turnstile
 from agentlightning.gateway.sampling import sample_seed
 from agentlightning.types import CallStatus, FinishReason, Mode
 from tests.gateway.conftest import Build, House, ids
@@ -344,15 +345,32 @@ async def test_parallel_equal_calls_are_meant(build: Build) -> None:
     assert len({reply.choices[0].message.content for reply in replies}) == 8
 
 
-async def test_deterministic_mode_samples_one_at_a_time_in_order(build: Build) -> None:
+async def test_deterministic_mode_samples_one_at_a_time(build: Build) -> None:
     house = await build(deterministic=True, delay=0.003)
     visits = [await house.open() for _ in range(4)]
-    await asyncio.gather(*(visit.ask(f"rollout {i}", n=2) for i, visit in reversed(list(enumerate(visits)))))
+    await asyncio.gather(*(visit.ask(f"rollout {i}", n=2) for i, visit in enumerate(visits)))
     assert house.engine.most_running == 1
-    prompts = [house.template.decode(request.prompt_ids) for request in house.engine.requests]
-    order = [int(prompt.split("rollout ")[1][0]) for prompt in prompts]
-    assert order[0] == order[1] or order[1:] == sorted(order[1:])
-    assert order[1:] == sorted(order[1:]), "after the first to come, those that wait go in the order of their rollouts"
+    assert len(house.engine.requests) == 8
+
+
+async def test_those_that_wait_go_in_the_order_of_their_places() -> None:
+    turnstile, order = Turnstile(), []
+
+    async def sample(*place: Any) -> None:
+        await turnstile.enter(place)
+        order.append(place)
+        await asyncio.sleep(0)
+        turnstile.leave()
+
+    places = [(step, group, index, 1, call, 0) for step in (0, 1) for group in "ab" for index in (0, 1, 10) for call in (0, 1)]
+    tasks = [asyncio.create_task(sample(*place)) for place in reversed(places)]
+    await asyncio.sleep(0)
+    tasks[3].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert order[0] == places[-1], "the first to come does not wait"
+    assert order[1:] == sorted(order[1:])
+    assert len(order) == len(places) - 1
+    await asyncio.wait_for(sample(9, "z", 9, 9, 9, 9), 1)
 
 
 async def test_a_version_that_changes_within_a_sample_is_told_per_token(build: Build) -> None:

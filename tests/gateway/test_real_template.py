@@ -45,7 +45,10 @@ async def test_every_turn_begins_with_all_tokens_of_the_last(
 ) -> None:
     house = await build(template=template, canonical=canonical, script=[THOUGHT + CALL + "\n" + CALL, "It is 391. ", "Bye the end."])
     visit = await house.open()
-    history: list[dict[str, Any]] = [{"role": "system", "content": "Be  brief."}, {"role": "user", "content": "What is <|im_end|> 17 * 23?\n"}]
+    history: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be  brief."},
+        {"role": "user", "content": "What is <|im_end|> 17 * 23?\n"},
+    ]
     for turn in range(3):
         reply = (await visit.ask(history, tools=[CALCULATOR])).choices[0].message
         history.append(damage(reply.model_dump()))

@@ -285,6 +285,10 @@ def test_a_withdrawn_plan_leaves_no_trace() -> None:
     talk.tree.withdraw(both[0])
     talk.ask([user("p")])
     assert talk.branch == "forked", "the other one still holds the prompt"
+    reply = talk.ask([user("r")])
+    talk.tree.withdraw(talk.tree.plan([user("r"), reply, user("s")], (), "main", talk.template))
+    talk.ask([user("r"), reply, user("t")])
+    assert talk.branch == "continued"
 
 
 def test_policies_do_not_continue_each_other() -> None:

@@ -145,7 +145,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = shutil.which("mount")
-    made = mount and subprocess.run([mount, "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], capture_output=True, check=False).returncode == 0
+    made = (
+        mount
+        and subprocess.run([mount, "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], capture_output=True, check=False).returncode == 0
+    )
     if not made:
         pytest.skip("making a small file system takes root")
     yield folder
@@ -177,7 +180,9 @@ def test_a_write_that_fails_anywhere_leaves_the_previous_checkpoint(tmp_path: Pa
     def fail(*args: object, **kwargs: object) -> None:
         raise OSError(28, "No space left on device")
 
-    target = {"weights": (learner.model, "save_pretrained"), "state": (torch, "save"), "flush": (os, "fsync"), "rename": (Path, "rename")}[at]
+    target = {"weights": (learner.model, "save_pretrained"), "state": (torch, "save"), "flush": (os, "fsync"), "rename": (Path, "rename")}[
+        at
+    ]
     monkeypatch.setattr(*target, fail)
     with pytest.raises(StoreError, match="No space left on device"):
         keep(tmp_path, learner, 2)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import CohereConfig, Gemma2Config, GraniteConfig, LlamaForCausalLM, PreTrainedModel
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig, LlamaForCausalLM, PreTrainedModel
 
 from agentlightning.errors import ModelError
 from agentlightning.learning.forward import check_head

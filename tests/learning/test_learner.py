@@ -24,7 +24,9 @@ from tests.tiny import tiny_model
 from .trees import given, grpo_batch, reference, sampled, trained_tokens, with_logprobs
 
 
-def make(model: PreTrainedModel | None = None, *, total_steps: int = 10, seed: int = 0, loss: LossConfig | None = None, **config: Any) -> Learner:
+def make(
+    model: PreTrainedModel | None = None, *, total_steps: int = 10, seed: int = 0, loss: LossConfig | None = None, **config: Any
+) -> Learner:
     config = {"lr": 1e-3, **config}
     return Learner(model or tiny_model(), LearnerConfig(**config), loss or LossConfig(), seed=seed, total_steps=total_steps)
 
@@ -42,7 +44,9 @@ def scaled(batch: Batch, factor: float) -> Batch:
     return Batch(
         tuple(
             tuple(
-                replace(tree, nodes=tuple(replace(n, weights=n.weights and array("f", [w * factor for w in n.weights])) for n in tree.nodes))
+                replace(
+                    tree, nodes=tuple(replace(n, weights=n.weights and array("f", [w * factor for w in n.weights])) for n in tree.nodes)
+                )
                 for tree in group
             )
             for group in batch.groups
@@ -158,11 +162,11 @@ def test_between_steps_nothing_requires_a_gradient_and_none_is_held() -> None:
         learner.step(with_logprobs(tiny_model(), grpo_batch()))
 
 
-def test_a_step_works_where_gradients_are_switched_off_around_it() -> None:
-    batch = with_logprobs(tiny_model(), grpo_batch())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_learner_works_where_gradients_are_switched_off_around_it(dtype: torch.dtype) -> None:
+    batch, model = with_logprobs(tiny_model(), grpo_batch()), tiny_model(dtype=dtype)
     with torch.inference_mode():
-        learner = make()
-    with torch.no_grad():
+        learner = make(model)
         assert learner.step(batch).grad_norm > 0
 
 

@@ -163,12 +163,16 @@ def interrupts(task: Any, llm: Any) -> float:
     raise KeyboardInterrupt
 
 
-def exits_hard(task: Any, llm: Any) -> float:
-    os._exit(7)
-
-
-def segfaults(task: Any, llm: Any) -> float:
-    os.kill(os.getpid(), signal.SIGSEGV)
+def ends(task: Any) -> float:
+    """In the way that the task says."""
+    if task == "os._exit":
+        os._exit(7)
+    if task == "segfault":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if task == "sys.exit":
+        sys.exit(3)
+    if task == "raises":
+        raise ValueError("the database is on fire")
     return 1.0
 
 

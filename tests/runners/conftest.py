@@ -102,6 +102,11 @@ class EchoEngine:
 _probes: dict[str, AgentProbe] = {}
 
 
+def agent_file(agent: Any) -> bool:
+    """Whether the agent is a path into the tests' own agents, which may be imported here too."""
+    return isinstance(agent, str) and agent.startswith(str(Path(__file__).with_name("agents.py")))
+
+
 async def _probe_of(pool: RunnerPool) -> AgentProbe:
     """What a check finds of an agent, found once per file: starting a process for it costs more than most tests."""
     spec = pool._spec
@@ -186,7 +191,7 @@ class World:
         self, agent: Any, tasks: Sequence[Any] = ({"q": 1},), mode: Mode = Mode.TRAIN, version: int = 0, **settings: Any
     ) -> list[Rollout]:
         pool = self.make_pool(agent, **settings)
-        if settings.get("isolation") == "process" and "extra_env" not in settings:
+        if (settings.get("isolation") == "process" or agent_file(agent)) and "extra_env" not in settings:
             pool.probe = await _probe_of(pool)
         await pool.start()
         try:

@@ -319,7 +319,7 @@ async def test_only_the_last_attempt_of_a_rollout_gets_a_failure_reward(world):
 
 
 async def test_a_cancelled_rollout_is_ended_and_reports_nothing(world, isolation):
-    pool = world.make_pool(agents.hangs, isolation=isolation)
+    pool = world.make_pool(agents.hangs, isolation=isolation, lease=1.0)
     await pool.start()
     ids = await world.enqueue([{"q": 1}])
     await world.until(lambda: world.engine.seen)

@@ -132,43 +132,39 @@ async def test_what_cannot_be_forked_is_imported_anew_with_one_warning(world, tm
     assert caplog.text.count("a library starts threads when imported (pump)") == 1
 
 
-async def test_what_an_agent_draws_follows_from_its_rollouts_seed(world, launcher, tmp_path):
+async def test_what_an_agent_draws_follows_from_its_rollouts_seed(world, tmp_path):
     file = tmp_path / "draws.py"
     file.write_text("import random, numpy\nX = random.random()\ndef agent(task): return [X, random.random(), numpy.random.random()]\n")
     drawn = []
 
     def grade(task, output, attempt):
-        drawn.append(output)
+        drawn.append((task, output))
         return 1.0
 
-    for count in (0, 0, 1):  # the rollouts' seeds follow from the count
-        world.count, world.run_id = count, f"run{len(drawn)}"
+    for tasks in ([1], [1, 2]):  # a rollout's seed follows from its place
+        world.count, world.run_id = 0, f"run{len(tasks)}"
         await world.store.create_run(RunRecord(world.run_id, "run", "x", RunStatus.RUNNING, {}, 0.0))
-        await world.run(f"{file}:agent", mode="val", grader=grade)
-    first, again, other = drawn
+        await world.run(f"{file}:agent", tasks, mode="val", grader=grade)
+    (_, first), (_, again), (_, other) = sorted(drawn)
     assert first == again and all(a != b for a, b in zip(first, other, strict=True))
 
 
 # --------------------------------------------------------------------------- ends
 
 
-@pytest.mark.parametrize(
-    ("agent", "says"),
-    [
-        (agents.exits_hard, "exited with code 7 before the agent returned"),
-        (agents.segfaults, "was killed by SIGSEGV"),
-        (agents.raises, "ValueError: the database is on fire"),
-        (agents.exits, "sys.exit(3)"),
-    ],
-    ids=["os._exit", "segfault", "raises", "sys.exit"],
-)
-async def test_any_end_of_an_agents_process_is_its_own_failure(world, launcher, agent, says):
-    (failed,) = await world.run(path(agent))
-    (fine,) = await world.run(path(agents.from_environment))
-    assert failed.failure.reason is Reason.AGENT_ERROR and says in failed.failure.message
+async def test_any_end_of_an_agents_process_is_its_own_failure(world, launcher):
+    says = {
+        "os._exit": "exited with code 7 before the agent returned",
+        "segfault": "was killed by SIGSEGV",
+        "raises": "ValueError: the database is on fire",
+        "sys.exit": "sys.exit(3)",
+    }
+    *failed, fine = await world.run(path(agents.ends), [*says, "fine"], mode="val")
+    for rollout in failed:
+        assert rollout.failure.reason is Reason.AGENT_ERROR and says[rollout.task] in rollout.failure.message
     assert fine.reward == 1.0
-    if agent is agents.segfaults:
-        assert "Segmentation fault" in world.reports[0].stdout and "segfaults" in world.reports[0].stdout
+    (printed,) = [report.stdout for report in world.reports if report.rollout.task == "segfault"]
+    assert "Segmentation fault" in printed and "in ends" in printed
 
 
 async def test_an_agent_that_ignores_sigterm_is_killed(world, launcher):

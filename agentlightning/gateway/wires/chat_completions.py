@@ -335,6 +335,8 @@ def _message(raw: Any, i: int) -> Message:
         raise _bad(f"messages[{i}] must be an object, not {_shown(raw)}", f"messages[{i}]")
     fields = cast("dict[str, Any]", raw)
     role = fields.get("role")
+    if len(fields) == 2 and (role == "user" or role == "assistant") and isinstance(text := fields.get("content"), str):
+        return Message(role, text)  # most of a history, and all of a long one's cost
     known = _ROLES.get(role) if isinstance(role, str) else None
     if known is None:
         raise _bad(f"messages[{i}].role must be one of {', '.join(_ROLES)}, not {_shown(role)}", f"messages[{i}].role")

@@ -1,0 +1,287 @@
+"""The dev report names the cause where one is there, and none where none is."""
+
+import json
+import textwrap
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from agentlightning.agent import as_agent
+from agentlightning.config import RunConfig
+from agentlightning.dev import dev_report, find
+from agentlightning.gateway import AttemptUsage
+from agentlightning.runners import AttemptReport, check_agent
+from agentlightning.runners.check import AgentProbe
+from agentlightning.types import (
+    Attempt,
+    AttemptResult,
+    Call,
+    CallStatus,
+    Failure,
+    FinishReason,
+    Message,
+    Mode,
+    Reason,
+    Reward,
+    Rollout,
+    SampleRecord,
+    SamplingParams,
+    Status,
+)
+from tests.runners import agents
+
+
+def report(number=1, reward=1.0, failure=None, **usage):
+    rollout = Rollout(f"run-dev0-{number}-0", "run", {"q": 1}, Mode.DEV, 0, "g", 0, 1, 1)
+    attempt = Attempt(f"{rollout.id}.1", rollout.id, 1, "runner", Status.RUNNING, 0.0, 0.0)
+    if failure is not None:
+        result = AttemptResult(Status.FAILED, failure=failure)
+    else:
+        result = AttemptResult(Status.SUCCEEDED, reward=reward, rewards=(Reward(rollout.id, attempt.id, reward, source="return"),))
+    return AttemptReport(rollout, attempt, result, AttemptUsage(**{"calls": 1, **usage}), "printed\n", 0.5)
+
+
+def call(index=0, branch="root", finish=FinishReason.STOP, status=CallStatus.COMPLETE, asked=None, content="four", **more):
+    sample = SampleRecord(1, finish, Message("assistant", content))
+    return Call(
+        f"c{index}",
+        "a",
+        index,
+        "chat",
+        "gpt-4o",
+        "main",
+        status,
+        branch,
+        0,
+        (sample,),
+        asked or {},
+        SamplingParams(max_tokens=16),
+        10,
+        0,
+        3,
+        **more,
+    )
+
+
+def titles(findings, level=None):
+    return [finding.title for finding in findings if level in (None, finding.level)]
+
+
+def calls_of(*pairs):
+    return {item.attempt.id: calls for item, calls in pairs}
+
+
+PROBE = AgentProbe("agent", "process", frozenset(Mode), frozenset({"llm"}), frozenset(), False)
+
+
+def test_an_agent_that_works_has_no_findings():
+    reports = [report(1, 1.0), report(2, 0.0)]
+    assert find(reports, calls_of(*((item, [call(), call(1, "continued")]) for item in reports)), PROBE) == []
+
+
+# --------------------------------------------------------------------------- no call reached the endpoint
+
+
+async def causes(world, agent, isolation, **settings):
+    pool = world.make_pool(agent, isolation=isolation, **settings)
+    await pool.start()
+    await world.wait(await world.enqueue([{"q": 1}], Mode.DEV))
+    await pool.close()
+    findings = [finding for finding in find(world.reports, {}, pool.probe) if finding.title == "No call reached the endpoint"]
+    assert all(finding.level == "blocks" and finding.rollouts for finding in findings)
+    return [(finding.cause, finding.remedy) for finding in findings]
+
+
+def written(tmp_path, text):
+    file = tmp_path / "user_agent.py"
+    file.write_text(textwrap.dedent(text))
+    return f"{file}:agent"
+
+
+async def test_a_hard_coded_base_url_is_found_with_its_line(world, tmp_path):
+    path = written(
+        tmp_path,
+        """
+        from openai import OpenAI
+        client = OpenAI(base_url="http://127.0.0.1:9/v1", api_key="x", max_retries=0)
+        def agent(task):
+            return client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+        """,
+    )
+    ((cause, remedy),) = await causes(world, path, "process")
+    assert cause == "user_agent.py:3 says base_url='http://127.0.0.1:9/v1'" and "remove it" in remedy
+
+
+async def test_a_client_made_at_import_with_another_address_is_found_by_its_name(world, tmp_path):
+    path = written(
+        tmp_path,
+        """
+        class Client:
+            def __init__(self, base_url):
+                self.base_url = base_url
+        HOST = "http://127.0.0.1:9"
+        client = Client(base_url=HOST + "/v1")
+        def agent(task):
+            return 1.0
+        """,
+    )
+    ((cause, remedy),) = await causes(world, path, "process")
+    assert "client (user_agent.Client) is made when the module is imported, with the base URL http://127.0.0.1:9/v1" in cause
+    assert "OPENAI_BASE_URL is set before the module is imported" in remedy
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('os.environ["OPENAI_BASE_URL"] = "http://127.0.0.1:9/v1"', "user_agent.py:5 says os.environ['OPENAI_BASE_URL']"),
+        ("load_dotenv(override=True)", "user_agent.py:5 says load_dotenv(override=True)"),
+        ('Chat(openai_api_base="https://api.example/v1")', "user_agent.py:5 says openai_api_base='https://api.example/v1'"),
+    ],
+)
+async def test_what_overrides_the_environment_is_found_with_its_line(world, tmp_path, line, says):
+    path = written(
+        tmp_path, f"import os\ndef load_dotenv(override=False): pass\ndef Chat(**_): pass\ndef agent(task):\n    {line}\n    return 1.0"
+    )
+    ((cause, _),) = await causes(world, path, "process")
+    assert cause == says
+
+
+async def test_an_agent_that_relies_on_the_environment_in_a_thread_is_told_so(world):
+    ((cause, remedy),) = await causes(world, agents.from_environment, "thread")
+    assert "takes neither llm nor resources, and isolation='thread' has no environment" in cause and "isolation='process'" in remedy
+
+
+async def test_an_agent_that_takes_llm_and_never_uses_it_is_told_so(world, monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", "http://proxy.example:1")
+    unused, proxy = await causes(world, agents.never_calls, "thread")
+    assert "takes llm and never uses it" in unused[0]
+    assert "ALL_PROXY is set" in proxy[0] and "NO_PROXY=127.0.0.1" in proxy[1]
+
+
+async def test_where_no_cause_was_seen_none_is_made_up(world):
+    def agent(task, llm):
+        return 1.0 if llm else 0.0
+
+    ((cause, remedy),) = await causes(world, agent, "thread")
+    assert cause.startswith("not found: ") and "print(client.base_url)" in remedy
+
+
+async def test_a_client_made_from_the_environment_is_no_cause_in_a_process(tmp_path):
+    path = written(
+        tmp_path,
+        """
+        import os
+        class Client:
+            def __init__(self):
+                self.base_url = os.environ["OPENAI_BASE_URL"]
+        client = Client()
+        def agent(task):
+            return 1.0
+        """,
+    )
+    probe = await check_agent(as_agent(path))
+    (finding,) = find([report(calls=0)], {}, probe)
+    assert finding.cause.startswith("not found")
+
+
+# --------------------------------------------------------------------------- everything else
+
+
+async def test_real_failures_are_found_with_their_words(world):
+    for agent in (agents.raises, agents.other_path, agents.answers, agents.too_long):
+        await world.run(agent, mode=Mode.DEV, isolation="thread")
+    findings = find(world.reports, {a.attempt.id: await world.store.calls(a.attempt.id) for a in world.reports})
+    by_title = {finding.title: finding for finding in findings}
+    assert "ValueError: the database is on fire" in by_title["The agent failed"].cause
+    assert by_title["The agent failed"].detail.splitlines()[-1] == "ValueError: the database is on fire"
+    assert "nonsense" in by_title["The agent asked for paths that are not served"].cause
+    assert "returned no reward" in by_title["There is no reward"].cause and "grader=" in by_title["There is no reward"].remedy
+    assert "context" in by_title["A prompt did not fit the model's context"].cause
+    assert all(finding.level == "blocks" for finding in by_title.values())
+
+
+@pytest.mark.parametrize(
+    ("item", "title", "says"),
+    [
+        (report(calls=2, refused=2, last_error="messages is empty"), "Every call was refused", "messages is empty"),
+        (report(failure=Failure(Reason.TIMEOUT, "did not return within 3 s")), "The agent passed its deadline", "within 3 s"),
+        (report(failure=Failure(Reason.BAD_REWARD, "reward is nan")), "There is no reward", "reward is nan"),
+        (report(failure=Failure(Reason.EMPTY, "the agent returned no reward")), "There is no reward", "no reward"),
+        (report(failure=Failure(Reason.INCOMPLETE, "disk full")), "A call could not be recorded", "disk full"),
+        (report(calls=1, abandoned=1), "Replies were not read to their end", "1 calls were left"),
+        (report(calls=0, unknown_paths=("v1/responses",)), "The agent asked for paths that are not served", "v1/responses"),
+    ],
+)
+def test_each_thing_that_blocks_is_found(item, title, says):
+    (finding,) = find([item], {})
+    assert (finding.level, finding.title) == ("blocks", title) and says in finding.cause and finding.rollouts == (item.rollout.id,)
+
+
+def test_rewards_that_never_differ_are_a_warning():
+    assert titles(find([report(1), report(2)], {}), "warns") == ["All rewards are 1"]
+    assert find([report(1)], {}) == [] and find([report(1, 0.5), report(2, 0.25)], {}) == []
+
+
+def test_a_history_that_never_continues_is_a_warning_with_counts():
+    item = report()
+    (finding,) = find([item], calls_of((item, [call(), call(1, "edited"), call(2, "edited"), call(3, "template")])))
+    assert finding.level == "warns" and "edited 2, template 1" in finding.cause and "differs from what was said" in finding.cause
+    assert find([item], calls_of((item, [call(), call(1, "edited"), call(2, "continued")]))) == []
+
+
+def test_samples_that_are_all_cut_are_a_warning():
+    item = report()
+    (finding,) = find([item], calls_of((item, [call(finish=FinishReason.LENGTH)])))
+    assert finding.level == "warns" and "max_tokens (16)" in finding.cause
+    assert find([item], calls_of((item, [call(finish=FinishReason.LENGTH), call(1, "continued")]))) == []
+
+
+def test_sampling_that_was_overruled_is_a_note():
+    item = report()
+    (finding,) = find([item], calls_of((item, [call(asked={"temperature": 0.0, "top_p": 1.0})])))
+    assert finding.level == "notes" and finding.cause == "temperature 0.0 asked, 1.0 used (1 calls)"
+
+
+def test_late_calls_are_a_warning():
+    assert titles(find([report(late=3)], {}), "warns") == ["Calls came too late"]
+
+
+def test_what_blocks_comes_first():
+    items = [report(1, late=1), report(2, failure=Failure(Reason.TIMEOUT, "late"))]
+    assert [finding.level for finding in find(items, {})] == ["blocks", "warns"]
+
+
+# --------------------------------------------------------------------------- as text
+
+
+def whole_report():
+    good, bad = report(1), report(2, failure=Failure(Reason.AGENT_ERROR, "KeyError: 'x' (a.py:3)", "Traceback\nKeyError: 'x'"))
+    traces = [
+        SimpleNamespace(attempts=[SimpleNamespace(attempt=good.attempt, calls=(call(), call(1, "continued", content="x" * 200)))]),
+        SimpleNamespace(
+            attempts=[SimpleNamespace(attempt=bad.attempt, calls=(replace(call(), status=CallStatus.REFUSED, samples=(), error="no"),))]
+        ),
+    ]
+    return dev_report([good, bad], traces, as_agent(agents.plain), RunConfig(), probe=PROBE)
+
+
+def test_the_report_reads_as_text_renders_in_colour_and_goes_out_as_json():
+    whole = whole_report()
+    text = str(whole)
+    assert text.splitlines()[0].startswith("Agent tests.runners.agents:plain, isolation process, 2 rollouts")
+    assert "run-dev0-1-0: succeeded, reward 1 (return), 0.5 s" in text
+    assert "call 0  chat gpt-4o  10 -> 3 tokens, stop, root" in text and "call 0  chat gpt-4o  refused" in text
+    assert "1 thing would keep it from being trained:" in text
+    assert "1. The agent failed (1 of 2 rollouts)\n   Cause: KeyError: 'x' (a.py:3)\n   Do:    mend it" in text
+    console = Console(record=True, width=200, force_terminal=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(whole)
+    assert console.export_text().strip() == text.strip()
+    assert not whole.trainable and json.loads(json.dumps(whole.to_json()))["trainable"] is False
+
+
+def test_a_report_without_findings_says_so():
+    item = report()
+    whole = dev_report([item], [], as_agent(agents.plain), RunConfig())
+    assert whole.trainable and "Nothing was found that would keep it from being trained, in 1 rollouts." in str(whole)
