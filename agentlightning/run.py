@@ -173,6 +173,7 @@ class Run:
             for g, task in enumerate(tasks)
         ]
         await self.store.enqueue([rollout for group in groups for rollout in group])
+        self.pool.wake()
         done = await self._wait(groups)
         return [Group(group[0].group, tuple([await self.trace(done[r.id]) for r in group])) for group in groups]
 

@@ -123,34 +123,44 @@ def work(pipe: Connection, path: str, threads: int | None, config: dict[str, Any
         pipe.send((stats, after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime, after.ru_minflt - before.ru_minflt))
 
 
-def steps(report: Report, path: str, batch: Any, rounds: int, threads: int | None) -> dict[str, list[Any]]:
+def steps(report: Report, path: str, batch: Any, rounds: int, threads: int | None) -> dict[str, Any]:
+    """Each way beside the tree, two processes at a time. Returns the first counted stats of each way."""
     context = multiprocessing.get_context("spawn")
-    pipes: dict[str, Connection] = {}
-    found: dict[str, list[Any]] = {way: [] for way in WAYS}
-    for way, config in WAYS.items():
-        mine, theirs = context.Pipe()
-        context.Process(target=work, args=(theirs, path, threads, config), daemon=True).start()
-        mine.recv()
-        pipes[way] = mine
-    for number in range(rounds + 1):
-        order = list(WAYS) if number % 2 else list(reversed(WAYS))
-        for way in order:
-            pipes[way].send(batch)
-            stats, user_s, system_s, faults = pipes[way].recv()
-            label = way if number else f"{way}, first step"
-            numbers = {"cpu_s": user_s + system_s, "system_s": system_s, "page_faults": faults, "peak_gb": stats.peak_memory / 1e9}
-            report.add(label, seconds=stats.seconds, **numbers, tokens_per_s=stats.forward_tokens / stats.seconds)
-            if number:
-                found[way].append(stats)
-    for pipe in pipes.values():
-        pipe.send(None)
+    found: dict[str, Any] = {}
+    for way in [way for way in WAYS if way != "tree"]:
+        workers = {}
+        for name in ("tree", way):
+            mine, theirs = context.Pipe()
+            process = context.Process(target=work, args=(theirs, path, threads, WAYS[name]), daemon=True)
+            process.start()
+            mine.recv()
+            workers[name] = (mine, process)
+        for number in range(rounds + 1):
+            for name in ("tree", way) if number % 2 else (way, "tree"):
+                pipe = workers[name][0]
+                pipe.send(batch)
+                stats, user_s, system_s, faults = pipe.recv()
+                label = name if number else f"{name}, first step"
+                numbers = {"cpu_s": user_s + system_s, "system_s": system_s, "page_faults": faults, "peak_gb": stats.peak_memory / 1e9}
+                report.add(label, seconds=stats.seconds, **numbers, tokens_per_s=stats.forward_tokens / stats.seconds)
+                found.setdefault(name, stats)
+        for pipe, process in workers.values():
+            pipe.send(None)
+            process.join()
     return found
 
 
 # --------------------------------------------------------------------------- what needs no time
 
 
-def gradients(report: Report, model: Any, batch: Any) -> None:
+def prepare(pipe: Connection, path: str, threads: int | None, groups: int) -> None:
+    """In a process of its own, whose memory is given back: what needs a model but no clock."""
+    model = load(path, threads)
+    batch = with_logprobs(model, grpo_batch(groups, model.config.vocab_size))
+    pipe.send((batch, gradients(model, batch), choices(model)))
+
+
+def gradients(model: Any, batch: Any) -> list[tuple[str, dict[str, Any]]]:
     from tests.learning.trees import exact
     from tests.learning.trees import grpo_batch as small_batch
     from tests.learning.trees import with_logprobs as noisy
@@ -159,12 +169,13 @@ def gradients(report: Report, model: Any, batch: Any) -> None:
     def compare(make: Any, of: Any) -> float:
         return difference(*(learner(make(), layout=layout).gradient(of) for layout in ("tree", "flat")))
 
+    label = "gradient, tree against flat, relative L2"
     small = noisy(tiny_model(), small_batch(groups=4, size=8), noise=0.3)
-    report.add("gradient, tree against flat, relative L2", model="tiny", dtype="float32", difference=compare(tiny_model, small))
-    report.add(
-        "gradient, tree against flat, relative L2", model="tiny", dtype="float64", difference=compare(lambda: exact(tiny_model()), small)
-    )
-    report.add("gradient, tree against flat, relative L2", model="given", dtype="float32", difference=compare(lambda: model, batch))
+    return [
+        (f"{label}, tiny float32", {"difference": compare(tiny_model, small)}),
+        (f"{label}, tiny float64", {"difference": compare(lambda: exact(tiny_model()), small)}),
+        (f"{label}, float32", {"difference": compare(lambda: model, batch)}),
+    ]
 
 
 def shapes(vocabulary: int) -> Iterator[tuple[str, list[Any]]]:
@@ -189,13 +200,13 @@ def shapes(vocabulary: int) -> Iterator[tuple[str, list[Any]]]:
         yield name, [rollouts(rng, prompts(), vocabulary, first) for _ in range(8)]
 
 
-def choices(report: Report, model: Any) -> None:
+def choices(model: Any) -> list[tuple[str, dict[str, Any]]]:
     """What `auto` takes, group by group, and what attention by blocks changes in that."""
     from agentlightning.learning.batch import Batch
     from agentlightning.learning.forward import cost_of
     from agentlightning.learning.packing import pack
 
-    cost = cost_of(model)
+    cost, found = cost_of(model), []
     for name, groups in shapes(model.config.vocab_size):
         share: dict[str, float] = {}
         for label, counted in (("flat_share", cost), ("flat_share_without_blocks", replace(cost, block=None))):
@@ -203,7 +214,9 @@ def choices(report: Report, model: Any) -> None:
             share[label] = sum(group.layout == "flat" for group in packed.groups) / len(packed.groups)
         tree = pack(Batch(tuple(groups)), layout="tree", max_row_tokens=8192, cost=cost)
         forwarded = sum(block.tokens for group in tree.groups for block in group.blocks)
-        report.add(f"auto, shared: {name}", **share, tokens_of_flat=forwarded / sum(group.flat_tokens for group in tree.groups))
+        share["tokens_of_flat"] = forwarded / sum(group.flat_tokens for group in tree.groups)
+        found.append((f"auto, shared: {name}", share))
+    return found
 
 
 def main() -> None:
@@ -215,23 +228,26 @@ def main() -> None:
     options = parser.parse_args()
     run = functools.partial(subprocess.run, stdout=subprocess.PIPE, text=True, check=True)
     path = options.model or run([sys.executable, str(ROOT / "scripts" / "smollm2.py")]).stdout.strip()
-    model = load(path, options.threads)
     groups, rounds = (2, 1) if options.quick else (6, options.rounds)
-    batch = with_logprobs(model, grpo_batch(groups, model.config.vocab_size))
     report = Report("learner", model=Path(path).name, groups=groups, rollouts=8, rounds=rounds, threads=options.threads, dtype="float32")
-    choices(report, model)
-    gradients(report, model, batch)
-    del model
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe()
+    process = context.Process(target=prepare, args=(theirs, path, options.threads, groups), daemon=True)
+    process.start()
+    batch, *rest = mine.recv()
+    process.join()
+    for label, values in (entry for entries in rest for entry in entries):
+        report.add(label, **values)
     found = steps(report, path, batch, rounds, options.threads)
     spread = report.summary()
-    tree, flat = found["tree"][0], found["flat"][0]
+    tree, flat = found["tree"], found["flat"]
     report.finish(
         trained_tokens=tree.trained_tokens,
         forward_tokens_tree=tree.forward_tokens,
         forward_tokens_flat=flat.forward_tokens,
         tokens_saved=1 - tree.forward_tokens / flat.forward_tokens,
         speedup_of_tree=spread["flat"]["seconds"]["median"] / spread["tree"]["seconds"]["median"],
-        parity_max=max(stats.parity.max for stats in (found["tree"][0], found["flat"][0])),
+        parity_max=max(tree.parity.max, flat.parity.max),
     )
 
 

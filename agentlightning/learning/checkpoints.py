@@ -12,7 +12,8 @@ import os
 import pickle
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +21,7 @@ from typing import Any, cast
 import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from agentlightning.errors import ConfigError, StoreError
 from agentlightning.learning.learner import Learner
@@ -60,8 +62,9 @@ def save(
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        cast("Any", learner.model).save_pretrained(partial)
-        cast("Any", tokenizer).save_pretrained(partial)
+        with _no_bars():
+            cast("Any", learner.model).save_pretrained(partial)
+            cast("Any", tokenizer).save_pretrained(partial)
         with (partial / STATE).open("wb") as file:
             torch.save({"learner": learner.state(), "random": _random_state()}, file)
         files = {str(path.relative_to(partial)): path.stat().st_size for path in sorted(partial.rglob("*")) if path.is_file()}
@@ -146,7 +149,8 @@ def load_state(checkpoint: Checkpoint, learner: Learner) -> None:
     model = learner.model
     try:
         state = cast("dict[str, Any]", torch.load(checkpoint.path / STATE, map_location="cpu", weights_only=True))
-        loaded = cast("PreTrainedModel", cast("Any", type(model)).from_pretrained(checkpoint.path, dtype=model.dtype))
+        with _no_bars():
+            loaded = cast("PreTrainedModel", cast("Any", type(model)).from_pretrained(checkpoint.path, dtype=model.dtype))
     except (OSError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
         raise StoreError(f"checkpoint {checkpoint.path} cannot be read: {_one_line(error)}") from error
     own, saved = model.state_dict(), loaded.state_dict()
@@ -197,6 +201,18 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _no_bars() -> Generator[None]:
+    """transformers draws progress bars on the terminal, which belongs to the run's own view."""
+    before = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if before:
+            logging.enable_progress_bar()
 
 
 def _one_line(error: Exception) -> str:

@@ -22,8 +22,8 @@ from agentlightning.learning.head import Head
 from agentlightning.learning.packing import Block, Cost, Span
 
 _MASKED_ATTENTION = ("sdpa", "eager")
-_SPAN_TOKENS = {False: 96, True: 512}
-"""Queries per block of a tree's attention, without and with CUDA: fewer compute less that is masked, more keep the kernels busy."""
+_SPAN_TOKENS = {False: 96, True: 2048}
+"""Queries per block of a tree's attention, without and with CUDA. Fewer compute less that is masked; on CUDA small blocks cost more in kernel launches than they save."""
 
 
 def hidden_states(model: PreTrainedModel, block: Block) -> Tensor:

@@ -345,7 +345,7 @@ BODIES = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(BODIES)
 def test_any_body_is_a_request_or_a_refusal(body: dict[str, Any]) -> None:
     try:

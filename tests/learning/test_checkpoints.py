@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,17 @@ def test_prune_keeps_the_latest_and_the_best(tmp_path: Path) -> None:
     assert [c.step for c in complete(tmp_path)] == [5]
     with pytest.raises(ValueError, match="at least the latest"):
         prune(tmp_path, keep=0, best=True)
+
+
+def test_a_score_can_be_noted_later_and_nothing_else_changes(tmp_path: Path) -> None:
+    checkpoint = keep(tmp_path, make(), 1, extra={"cursor": 3})
+    checkpoints.set_score(checkpoint, 0.75)
+    assert latest(tmp_path) == replace(checkpoint, score=0.75) == checkpoints.best(tmp_path)
+
+
+def test_saving_and_loading_leave_the_terminal_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    load_state(keep(tmp_path, make()), make())
+    assert capfd.readouterr() == ("", "")
 
 
 def test_of_equal_scores_the_later_is_the_best(tmp_path: Path) -> None:

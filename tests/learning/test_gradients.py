@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from array import array
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, Gemma2Config, MistralConfig, PreTrainedModel, Qwen3Config
 
 from agentlightning.config import LearnerConfig
+from agentlightning.learning import attention, forward
 from agentlightning.learning.batch import Batch, TrainTree
 from agentlightning.learning.learner import Gradient, Learner
 from agentlightning.learning.loss_config import LossConfig
@@ -28,6 +30,14 @@ Layout = Literal["auto", "tree", "flat"]
 LOSSES = (LossConfig(), LossConfig(aggregation="sequence_mean"), LossConfig(aggregation="dr_grpo", fixed_length=7))
 MODEL = exact(tiny_model())
 """In float64. Weights are never changed: gradients only."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_blocks() -> Iterator[None]:
+    """Attention in blocks of 6 queries, so that these small trees are cut too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forward, "_SPAN_TOKENS", {False: 6, True: 6})
+        yield
 
 
 def gradient(model: PreTrainedModel, batch: Batch, layout: Layout = "auto", loss: LossConfig | None = None, **config: Any) -> Gradient:
@@ -66,6 +76,27 @@ def test_one_row_of_eight_is_eight_rows_of_one(loss: LossConfig, recompute: bool
         assert abs(cut.loss - whole.loss) < 1e-10
         assert difference(cut, whole) < 1e-10
     assert difference(whole, reference(MODEL, batch, loss, importance_cap=2.0 if recompute else None)) < 1e-10
+
+
+def test_attention_is_computed_in_blocks_that_see_only_their_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = with_logprobs(MODEL, grpo_batch(groups=1, size=8), noise=0.3)
+    pairs: list[int] = []
+    attend = attention.sdpa_attention_forward
+
+    def counting(module: Any, query: Any, key: Any, *more: Any, **settings: Any) -> Any:
+        pairs.append(query.shape[2] * key.shape[2])
+        return attend(module, query, key, *more, **settings)
+
+    learner = Learner(copy.deepcopy(MODEL).requires_grad_(True), LearnerConfig(layout="tree"), LossConfig(), seed=0, total_steps=1)
+    monkeypatch.setattr(attention, "sdpa_attention_forward", counting)
+    in_blocks = learner.gradient(batch)
+    blocks = sum(pairs)
+    monkeypatch.setattr(forward, "_SPAN_TOKENS", {False: 10_000, True: 10_000})
+    pairs.clear()
+    at_once = gradient(copy.deepcopy(MODEL), batch, "tree")
+    assert 0 < blocks < 0.5 * 2 * (20 + 8 * 11) ** 2  # of two layers
+    assert difference(in_blocks, at_once) < 1e-12
+    assert learner.model.config._attn_implementation == "sdpa"  # pyright: ignore[reportPrivateUsage]
 
 
 def test_advantages_do_not_weigh_more_when_a_rollout_is_cut_into_more_nodes() -> None:
