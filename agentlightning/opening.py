@@ -11,7 +11,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,7 @@ class Plan:
 
 
 @asynccontextmanager
-async def open_run(plan: Plan) -> AsyncIterator[Run]:
+async def open_run(plan: Plan) -> AsyncGenerator[Run]:
     """A Run that is ready to sample. On the way out everything it owns is closed; an error is recorded on the run before it goes on."""
     from agentlightning.engines.local import LocalEngine
     from agentlightning.gateway import Gateway, Policy
@@ -147,7 +147,9 @@ async def _find(plan: Plan, store: Any) -> RunRecord:
             return run
     known = ", ".join(run.id for run in runs[:5]) or "none"
     if plan.resume is True:
-        raise ConfigError(f"nothing to resume: no unfinished run named {plan.config.name!r} in {plan.config.output_dir}; runs there: {known}")
+        raise ConfigError(
+            f"nothing to resume: no unfinished run named {plan.config.name!r} in {plan.config.output_dir}; runs there: {known}"
+        )
     raise ConfigError(f"nothing to resume: no run {plan.resume!r} in {plan.config.output_dir}; runs there: {known}")
 
 
@@ -162,7 +164,9 @@ def _same_settings(record: RunRecord, description: Mapping[str, Json]) -> None:
     if old.get("algorithm") != new.get("algorithm"):
         differing.append(f"algorithm: {old.get('algorithm')!r} then, {new.get('algorithm')!r} now")
     if differing:
-        raise ConfigError(f"run {record.id} cannot be resumed with other settings: {'; '.join(differing)}. Start a new run, or set them back")
+        raise ConfigError(
+            f"run {record.id} cannot be resumed with other settings: {'; '.join(differing)}. Start a new run, or set them back"
+        )
 
 
 def make_folder(path: Path) -> Path:

@@ -34,7 +34,9 @@ class Evaluation:
     rollout_ids: Sequence[str] = ()
 
     def __str__(self) -> str:
-        failed = f", {sum(self.failed.values())} not scored ({', '.join(f'{n} {k}' for k, n in self.failed.items())})" if self.failed else ""
+        failed = (
+            f", {sum(self.failed.values())} not scored ({', '.join(f'{n} {k}' for k, n in self.failed.items())})" if self.failed else ""
+        )
         interval = f" [{self.low:.3f}, {self.high:.3f}]" if self.low is not None and self.high is not None else ""
         return f"{self.mean:.3f}{interval} on {self.scored} rollouts{failed}"
 

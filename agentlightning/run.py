@@ -309,7 +309,13 @@ class Run:
         began = time.monotonic()
         saved = await self.engine.run_exclusive(
             lambda: checkpoints.save(
-                self.checkpoints, learner, self.model.tokenizer, step=self.last_step, version=self.engine.version(), score=score, extra=extra
+                self.checkpoints,
+                learner,
+                self.model.tokenizer,
+                step=self.last_step,
+                version=self.engine.version(),
+                score=score,
+                extra=extra,
             )
         )
         checkpoints.prune(self.checkpoints, self.config.checkpoint.keep, self.config.checkpoint.best)

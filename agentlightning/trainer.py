@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -195,7 +195,9 @@ class Trainer:
     ) -> Plan:
         """Everything checked that can be checked before a model is loaded."""
         if isinstance(train, str):
-            raise ConfigError(f"fit(agent, {train!r}): joining a running server as workers has no part behind it in this version; pass the tasks")
+            raise ConfigError(
+                f"fit(agent, {train!r}): joining a running server as workers has no part behind it in this version; pass the tasks"
+            )
         if not self.config.model.path:
             raise ConfigError("no model: pass model=, a Hugging Face folder or hub id")
         if mode is Mode.TRAIN:
@@ -245,7 +247,7 @@ def _run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def _stop_on_ctrl_c(run: Run) -> AsyncIterator[None]:
+async def _stop_on_ctrl_c(run: Run) -> AsyncGenerator[None]:
     """The first Ctrl-C (or SIGTERM) asks the run to save and end; the next one does what it always does."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -294,8 +296,15 @@ def _resolve(
         return resolve(Path(config), env=os.environ, arguments=arguments, algorithm=algorithm)
     if isinstance(config, RunConfig | Resolved):
         return resolve(env=os.environ, defaults=config, arguments=arguments, algorithm=algorithm)
-    both = {key: {**value, **arguments[key]} if key in arguments and isinstance(value, Mapping) else value for key, value in (config or {}).items()}
-    return resolve(env=os.environ, arguments={**arguments, **both}, algorithm=algorithm)
+    return resolve(env=os.environ, arguments=_laid_over(config or {}, arguments), algorithm=algorithm)
+
+
+def _laid_over(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str, Json]:
+    """Two mappings of settings by section as one; ``above`` wins, value by value."""
+    laid = dict(below)
+    for key, value in above.items():
+        laid[key] = {**laid[key], **value} if isinstance(value, dict) and isinstance(laid.get(key), dict) else value
+    return laid
 
 
 def _put(flags: dict[str, Json], section: str | None, key: str, value: Json) -> None:

@@ -125,7 +125,7 @@ async def first_token(loaded: LoadedModel, engine: LocalEngine, others: int, rou
             background.append(loop.create_task(engine.sample(request, lambda _, e=event: e.set())))
         await asyncio.gather(*(e.wait() for e in started))
         for times in (crowded, alone):
-            prompt = prompts_of(1, vocabulary, seed=900 + round_ + len(times) * 7 + (times is alone), shortest=100, longest=100)[0]
+            prompt = prompts_of(1, vocabulary, seed=900 + 2 * round_ + (times is alone), shortest=100, longest=100)[0]
             sample = await engine.sample(SampleRequest("probe", array("i", prompt), SamplingParams(max_tokens=1, seed=1)))
             times.append(sample.first_token_s)
             if times is crowded:

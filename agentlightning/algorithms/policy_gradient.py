@@ -77,9 +77,7 @@ class PolicyGradient(Algorithm):
             raise ConfigError(f"fixed_length={self.fixed_length} is read only by aggregation='dr_grpo', and it is {self.aggregation!r}")
 
     def loss(self) -> LossConfig:
-        return LossConfig(
-            clip_low=self.clip_low, clip_high=self.clip_high, aggregation=self.aggregation, fixed_length=self.fixed_length
-        )
+        return LossConfig(clip_low=self.clip_low, clip_high=self.clip_high, aggregation=self.aggregation, fixed_length=self.fixed_length)
 
     # ------------------------------------------------------------------ the story of a run and of a step
 
@@ -140,9 +138,7 @@ class PolicyGradient(Algorithm):
                 for number, attempt in enumerate(trace.attempts):
                     last = number == len(trace.attempts) - 1
                     advantage = by_rollout.get(trace.rollout.id) if last else None
-                    tree = assign(
-                        trace.rollout.id, attempt.nodes, attempt.calls, advantage, unit=unit, mask=reason if last else RETRIED
-                    )
+                    tree = assign(trace.rollout.id, attempt.nodes, attempt.calls, advantage, unit=unit, mask=reason if last else RETRIED)
                     credited.add(tree)
                     if tree.trained:
                         trees.append(tree)
@@ -151,9 +147,7 @@ class PolicyGradient(Algorithm):
                 credited.trees.append(tuple(tree.tree for tree in trees))
         return credited
 
-    def account(
-        self, run: Run, groups: Sequence[Group], credited: Credited, stats: LearnerStats, seconds: dict[str, float]
-    ) -> Ledger:
+    def account(self, run: Run, groups: Sequence[Group], credited: Credited, stats: LearnerStats, seconds: dict[str, float]) -> Ledger:
         traces = [trace for group in groups for trace in group.traces]
         calls, branches = count_calls(call for trace in traces for attempt in trace.attempts for call in attempt.calls)
         sampled = sum(len(n.token_ids) for trace in traces for attempt in trace.attempts for n in attempt.nodes if n.sampled)
@@ -171,9 +165,7 @@ class PolicyGradient(Algorithm):
             seconds=seconds,
         ).check()
 
-    def metrics(
-        self, step: int, groups: Sequence[Group], credited: Credited, stats: LearnerStats, ledger: Ledger
-    ) -> dict[str, Json]:
+    def metrics(self, step: int, groups: Sequence[Group], credited: Credited, stats: LearnerStats, ledger: Ledger) -> dict[str, Json]:
         """One step's JSON line."""
         scored = [trace for group in groups for trace in group.traces if trace.scored]
         rewards = [_reward(trace) for trace in scored]

@@ -85,9 +85,9 @@ def main() -> None:
     for title, text in zip(("before", "after"), asyncio.run(conversations(result, model)), strict=False):
         indented = "\n".join(f"    {line}" for line in text.splitlines() if line)
         print(f"\na conversation {title} {indented.lstrip()}")
-    print(f"\nbefore      {result.before}\nafter       {result.after}")
-    print(f"checkpoint  {result.checkpoint}\ncurve       {result.folder / 'curve.png'}")
-    print(f"every rollout, token and reward: agl show {result.run_id}; talk to it: agl chat --model {result.checkpoint}")
+    print(
+        f"\nevery rollout, token and reward: agl show {result.run_id}; to talk to the trained model: agl chat --model {result.checkpoint}"
+    )
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def weights(checkpoint: str) -> str:
 
 
 async def counted(out: Path) -> tuple[Any, Counter[int], Counter[str], list[Any]]:
-    store = await _open(out)
+    store = _open(out)
     try:
         run = (await store.runs())[0]
         rollouts = await store.rollouts(run.id)
@@ -94,7 +94,7 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(letter
     end(process)
     store_run, per_step, rewards, steps = asyncio.run(counted(tmp_path))
     assert store_run.status is RunStatus.FINISHED
-    assert per_step == Counter({step: 32 for step in range(1, STEPS + 1)}), "no rollout is counted twice"
+    assert per_step == Counter(dict.fromkeys(range(1, STEPS + 1), 32)), "no rollout is counted twice"
     assert set(rewards.values()) == {1}, "one accepted final reward per rollout"
     assert [step.step for step in steps] == list(range(1, STEPS + 1))
     assert lines_written(tmp_path) == STEPS
@@ -147,7 +147,7 @@ def test_a_full_disk_ends_the_run_with_the_cause_and_a_usable_checkpoint(letters
             algorithm=GRPO(group_size=8, tasks_per_step=8), model=letters, output_dir=out, steps=100_000, sampling={"max_tokens": 8},
             checkpoint={"save_every": 3, "keep": 2}, n_runners=16, threads=1, progress=False,
         )  # fmt: skip
-        with pytest.raises(AgentLightningError, match="(?i)(no space|full)"):
+        with pytest.raises(AgentLightningError, match=r"(?i)(no space|full)"):
             trainer.fit(letters_agent.agent, letter_tasks(8))
         checkpoints = sorted(out.glob("*/checkpoints/*/checkpoint.json"))
         assert checkpoints, "the last whole checkpoint is kept"

@@ -22,7 +22,9 @@ from tests.tiny import letter_tasks
 TASKS = letter_tasks(8)
 
 
-def train(letters: Path, out: Path, agent: Any = letters_agent.agent, *, steps: int = 2, tasks: Any = TASKS, val: Any = None, **settings: Any) -> FitResult:
+def train(
+    letters: Path, out: Path, agent: Any = letters_agent.agent, *, steps: int = 2, tasks: Any = TASKS, val: Any = None, **settings: Any
+) -> FitResult:
     sections: dict[str, Any] = {
         "algorithm": GRPO(group_size=4, tasks_per_step=8),
         "learner": {"lr": 5e-3},
@@ -110,7 +112,12 @@ def test_a_failed_attempt_is_masked_never_scored(letters: Path, tmp_path: Path):
 
 def test_a_failure_is_scored_only_where_the_user_asks(letters: Path, tmp_path: Path):
     result = train(
-        letters, tmp_path, letters_agent.raises_sometimes, steps=1, runner={"n_runners": 8, "failure_reward": {"agent_error": -1.0}}, n_runners=None
+        letters,
+        tmp_path,
+        letters_agent.raises_sometimes,
+        steps=1,
+        runner={"n_runners": 8, "failure_reward": {"agent_error": -1.0}},
+        n_runners=None,
     )
     assert sorted(result.history[0]["rewards"])[:16] == [-1.0] * 16
 
@@ -194,7 +201,7 @@ def test_an_agent_that_cannot_be_called_is_refused_by_name(letters: Path, tmp_pa
 
 
 def test_an_empty_data_set_is_refused(letters: Path, tmp_path: Path):
-    with pytest.raises(ConfigError, match="train_dataset.*empty"):
+    with pytest.raises(ConfigError, match=r"train_dataset.*empty"):
         train(letters, tmp_path, tasks=[])
 
 
@@ -248,7 +255,7 @@ def test_fit_works_where_an_event_loop_is_already_running(letters: Path, tmp_pat
 
 
 async def _runs(out: Path) -> list[Any]:
-    store = await _open(out)
+    store = _open(out)
     try:
         return await store.runs()
     finally:
@@ -256,7 +263,7 @@ async def _runs(out: Path) -> list[Any]:
 
 
 async def _record(out: Path, run_id: str | None = None) -> dict[str, Any]:
-    store = await _open(out)
+    store = _open(out)
     try:
         run_id = run_id or (await store.runs())[0].id
         rollouts = await store.rollouts(run_id, mode=Mode.TRAIN)
@@ -268,9 +275,5 @@ async def _record(out: Path, run_id: str | None = None) -> dict[str, Any]:
         await store.close()
 
 
-async def _open(out: Path) -> Any:
-    store = open_store(f"sqlite:///{out / 'record.db'}")
-    return await store if asyncio.iscoroutine(store) else store
-
-
-
+def _open(out: Path) -> Any:
+    return open_store(f"sqlite:///{out / 'record.db'}")
