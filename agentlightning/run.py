@@ -110,6 +110,9 @@ class Run:
     _step_record: StepRecord | None = None
     _stop: str | None = None
     _cursor: int = 0
+    """Tasks taken so far, those of an unfinished step too."""
+    _durable_cursor: int = 0
+    """Tasks taken up to the last durable step: where a resumed run goes on."""
     _began: float = field(default_factory=time.monotonic)
 
     # ------------------------------------------------------------------ plan
@@ -148,7 +151,7 @@ class Run:
     # ------------------------------------------------------------------ rollouts
 
     async def sample(self, mode: Mode, step: int, tasks: Sequence[Json], size: int, *, first_group: int = 0) -> list[Group]:
-        """Runs a group of ``size`` rollouts for each task and returns them finished, with their traces.
+        """Runs a group of ``size`` rollouts for each task and returns them finished, with their traces (validation needs none).
 
         Ids and seeds follow from the run's seed and the place, so that a resumed run finds what it has already recorded.
         """
@@ -175,6 +178,8 @@ class Run:
         await self.store.enqueue([rollout for group in groups for rollout in group])
         self.pool.wake()
         done = await self._wait(groups)
+        if mode is Mode.VAL:
+            return [Group(group[0].group, tuple(Trace(done[r.id], ()) for r in group)) for group in groups]
         return [Group(group[0].group, tuple([await self.trace(done[r.id]) for r in group])) for group in groups]
 
     async def _wait(self, groups: Sequence[Sequence[Rollout]]) -> dict[str, Rollout]:
@@ -234,7 +239,7 @@ class Run:
         self.trained_version = self.engine.version()
         if not batch.groups:
             return await self.engine.run_exclusive(lambda: learner.step(batch))
-        return await self.engine.update(lambda: learner.step(batch))
+        return await self.engine.update(lambda: learner.step(batch), release_memory=True)
 
     # ------------------------------------------------------------------ durable steps
 
@@ -254,7 +259,7 @@ class Run:
         await self.store.put_step(record)
         for phase, spent in ledger.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
-        self.last_step, self._step_record = step, record
+        self.last_step, self._step_record, self._durable_cursor = step, record, self._cursor
         self.writer.write(metrics, ledger.to_json())
         self.progress.step_done(metrics, ledger.to_json())
         return record
@@ -302,7 +307,7 @@ class Run:
         score = next((e.mean for e in self.evaluations if e.step == self.last_step), None)
         extra: dict[str, Json] = {
             "run_id": self.record.id,
-            "cursor": self._cursor,
+            "cursor": self._durable_cursor,
             "seconds": self.seconds,
             "evaluations": [evaluation.to_json() for evaluation in self.evaluations],
         }
@@ -336,7 +341,7 @@ class Run:
         await self.engine.set_version(latest.version, lambda: checkpoints.load_state(latest, learner))
         self.last_step = self._saved_step = latest.step
         self.checkpoint = latest.path
-        self._cursor = latest.extra["cursor"]
+        self._cursor = self._durable_cursor = latest.extra["cursor"]
         self.seconds = dict(latest.extra["seconds"])
         self.evaluations = [Evaluation.from_json(value) for value in latest.extra["evaluations"]]
         self.progress.message(f"resuming after step {latest.step} from {latest.path}")

@@ -25,12 +25,12 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None
 
 
-def pytest_report_header() -> str | None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if HAS_TORCH:
-        return None
+        return
     tests = Path(__file__).parent
     left_out = [str(path.relative_to(tests)) for path in sorted(tests.rglob("test_*.py")) if needs_torch(path)]
-    return f"torch is not installed: {len(left_out)} test files that need it are left out: {', '.join(left_out)}"
+    terminalreporter.write_line(f"torch is not installed: {len(left_out)} test files that need it were left out: {', '.join(left_out)}")
 
 
 @pytest.fixture(autouse=True)

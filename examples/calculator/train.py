@@ -30,8 +30,8 @@ def smollm2() -> str:
     return done.stdout.strip()
 
 
-def train(model: str, *, seed: int = 0, steps: int = 8, val: int = 200, output_dir: str = "runs") -> FitResult:
-    """Trains on ``steps`` x 6 problems, 8 rollouts each, and scores ``val`` held-out ones greedily before and after."""
+def train(model: str, *, seed: int = 0, steps: int = 10, val: int = 200, output_dir: str = "runs") -> FitResult:
+    """Trains on up to ``steps`` x 6 problems, 8 rollouts each, until a step's mean reward is 0.95; scores ``val`` held-out ones greedily before and after."""
     train_tasks, val_tasks = problems(val=val, seed=seed)
     trainer = Trainer(
         algorithm=GRPO(group_size=8, tasks_per_step=6),
@@ -41,6 +41,7 @@ def train(model: str, *, seed: int = 0, steps: int = 8, val: int = 200, output_d
         name="calculator",
         seed=seed,
         steps=steps,
+        stop_at=0.95,
         learner={"lr": 2e-5},
         sampling={"temperature": 1.0, "max_tokens": 32},
         evaluation={"max_tokens": 32},
@@ -76,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Trains the calculator agent.")
     parser.add_argument("--model", help="a Hugging Face model folder (default: SmolLM2-135M-Instruct, converted once)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=10, help="at most this many")
     parser.add_argument("--val", type=int, default=200, help="held-out problems")
     parser.add_argument("--output-dir", default="runs")
     options = parser.parse_args()

@@ -154,3 +154,30 @@ def test_a_full_disk_ends_the_run_with_the_cause_and_a_usable_checkpoint(letters
         assert load_file(checkpoints[-1].parent / "model.safetensors")
     finally:
         subprocess.run(["umount", "-l", str(out)], check=True)
+
+
+def test_a_run_stopped_in_the_middle_of_a_step_takes_the_same_tasks_as_one_that_was_not(letters: Path, tmp_path: Path):
+    """The tasks of the step that Ctrl-C cut short are that step's again, and those after it follow."""
+
+    def tasks_by_step(out: Path) -> dict[int, list[str]]:
+        async def read() -> dict[int, list[str]]:
+            store = _open(out)
+            try:
+                rollouts = await store.rollouts((await store.runs())[0].id)
+                return {n: sorted(r.task["letter"] for r in rollouts if r.step == n) for n in {r.step for r in rollouts}}
+            finally:
+                await store.close()
+
+        return asyncio.run(read())
+
+    def run(out: Path, steps: int, *, agent: Any = letters_agent.agent, resume: bool = False, **settings: Any) -> None:
+        trainer = Trainer(
+            algorithm=GRPO(group_size=2, tasks_per_step=3), model=letters, output_dir=out, steps=steps, sampling={"max_tokens": 1}, threads=1,
+            progress=False, **settings,
+        )  # fmt: skip
+        trainer.fit(agent, letter_tasks(8), resume=resume)
+
+    run(tmp_path / "whole", 6)
+    run(tmp_path / "cut", 6, agent=letters_agent.slow_agent, max_time=1.0, n_runners=1)
+    run(tmp_path / "cut", 6, resume=True)
+    assert tasks_by_step(tmp_path / "cut") == tasks_by_step(tmp_path / "whole")
