@@ -91,17 +91,23 @@ NEED_TORCH = {"tiny_model", "letters_model", "save_tiny", "save_letters"}
 
 @cache
 def needs_torch(path: Path) -> bool:
-    """Whether a test file uses torch: itself, through ours, through tests.tiny, through a helper beside it, or its folder's conftest."""
-    for name in imports(path, everywhere=True):
-        first, _, last = name.partition(".")
-        if first in {"torch", "safetensors"}:
+    """Whether a test file uses torch: itself, through ours, through tests.tiny, through its folder's conftest or another file of the tests."""
+    seen: set[Path] = set()
+    queue = [path, path.with_name("conftest.py")]
+    while queue:
+        file = queue.pop()
+        if file in seen or not file.is_file() or (file.parent == ROOT / "tests" and file.name in {"conftest.py", "tiny.py"}):
+            continue
+        seen.add(file)
+        names = imports(file, everywhere=True)
+        if any(_brings_torch(name) for name in names):
             return True
-        if first == PACKAGE and name in modules() and "torch" in loads(name):
-            return True
-        if name.startswith("tests.tiny.") and last.rpartition(".")[2] in NEED_TORCH:
-            return True
-        helper = ROOT.joinpath(*name.split(".")).with_suffix(".py")
-        if first == "tests" and name != "tests.tiny" and helper != path and helper.is_file() and needs_torch(helper):
-            return True
-    conftest = path.with_name("conftest.py")
-    return conftest != path and path.parent != ROOT / "tests" and conftest.is_file() and needs_torch(conftest)
+        queue += [ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in names if name.startswith("tests.")]
+    return False
+
+
+def _brings_torch(name: str) -> bool:
+    first, _, rest = name.partition(".")
+    if first == PACKAGE:
+        return name in modules() and "torch" in loads(name)
+    return first in {"torch", "safetensors"} or (name.startswith("tests.tiny.") and rest.rpartition(".")[2] in NEED_TORCH)
