@@ -63,6 +63,16 @@ def count_outcomes(rollouts: Iterable[Rollout]) -> dict[str, int]:
     return dict(Counter(outcome(rollout) for rollout in rollouts))
 
 
+def commonest_cause(rollouts: Iterable[Rollout]) -> str:
+    """Why most of the rollouts that failed did, in words: ``3 of 4: agent_error: ...``."""
+    rollouts = list(rollouts)
+    failures = Counter((str(r.failure.reason), r.failure.message) for r in rollouts if r.failure is not None)
+    if not failures:
+        return "none of them says why"
+    (reason, message), often = failures.most_common(1)[0]
+    return f"{often} of {len(rollouts)}: {reason}: {message}"
+
+
 def count_calls(calls: Iterable[Call]) -> tuple[dict[str, int], dict[str, int]]:
     """Calls by status, and calls with a prompt by branch."""
     calls = list(calls)

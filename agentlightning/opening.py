@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +25,20 @@ from agentlightning.config import Resolved, RunConfig, describe_run
 from agentlightning.errors import AgentLightningError, ConfigError, StoreError
 from agentlightning.resources import NamedResources
 from agentlightning.run import Run
-from agentlightning.types import Json, Mode, RunRecord, RunStatus
+from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, Status
 
 if TYPE_CHECKING:
     from agentlightning.metrics import Progress
+    from agentlightning.store.base import Store
+
+logger = logging.getLogger("agentlightning")
 
 _MAY_DIFFER = {"max_time", "steps", "epochs", "stop_at", "runner", "gateway", "checkpoint", "output_dir", "store", "evaluation"}
 """Settings that a resumed run may change: none of them alters what an already recorded step would have been."""
+
+
+NOTHING_YET = -1
+"""No step: what an earlier process left queued waits until its step is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
         closing.push_async_callback(store.close)
         description = {**describe_run(plan.resolved, plan.agent.file), "mode": str(plan.mode)}
         record, resumed = await _record(plan, store, output, description)
+        closing.push_async_exit(_noting_the_end(store, record.id))
         folder = make_folder(Path(record.folder))
         closing.push(_locked(folder, record.id))
         (folder / "config.json").write_bytes(orjson.dumps(description, option=orjson.OPT_INDENT_2, default=str))
@@ -107,31 +116,36 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
             progress=progress, writer=writer, tasks=plan.train, val_tasks=plan.val, resources_version=resources_version, resumed=resumed,
         )  # fmt: skip
         pool.on_attempt = run.reports.append if plan.mode is Mode.DEV else None
+        pool.serve(plan.mode, NOTHING_YET)
         await pool.start()
         closing.push_async_callback(pool.close)
+        yield run
+
+
+def _noting_the_end(store: Store, run_id: str) -> Callable[..., Coroutine[Any, Any, None]]:
+    """An exit that notes on the run why it failed, from the moment its row exists."""
+
+    async def note(kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is None:
+            return
+        interrupted = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
+        status = RunStatus.STOPPED if interrupted else RunStatus.FAILED
         try:
-            yield run
-        except BaseException as error:
-            await _record_end(run, error)
-            raise
+            await store.end_run(run_id, status, "interrupted" if interrupted else f"{type(error).__name__}: {error}")
+        except StoreError as second:
+            # Where the record itself is what failed, the user is told so by the first error.
+            logger.warning("the run's end could not be recorded: %s", second)
+
+    return note
 
 
-async def _record_end(run: Run, error: BaseException) -> None:
-    """Notes on the run why it ended. If the record itself is what failed, that is what the user is told by ``error`` already."""
-    interrupted = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
-    status = RunStatus.STOPPED if interrupted else RunStatus.FAILED
-    try:
-        await run.store.end_run(run.record.id, status, "interrupted" if interrupted else f"{type(error).__name__}: {error}")
-    except StoreError as second:
-        run.progress.message(f"the run's end could not be recorded: {second}")
-
-
-async def _record(plan: Plan, store: Any, output: Path, description: Mapping[str, Json]) -> tuple[RunRecord, bool]:
+async def _record(plan: Plan, store: Store, output: Path, description: Mapping[str, Json]) -> tuple[RunRecord, bool]:
     """The run's row: a new one, or on a resume the one it goes on with."""
     if plan.resume:
         record = await _find(plan, store)
         _same_settings(record, description)
         await store.requeue_running(record.id)
+        await store.requeue_failed(await _hopeless(store, record.id))
         await store.end_run(record.id, RunStatus.RUNNING)
         return record, True
     run_id = f"{plan.config.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
@@ -140,7 +154,17 @@ async def _record(plan: Plan, store: Any, output: Path, description: Mapping[str
     return record, False
 
 
-async def _find(plan: Plan, store: Any) -> RunRecord:
+async def _hopeless(store: Store, run_id: str) -> list[str]:
+    """Rollouts of a step or validation in which all have failed: that ended the run, and would end it again if it were not run anew."""
+    together: dict[tuple[Mode, int], list[Rollout]] = {}
+    for rollout in await store.rollouts(run_id):
+        together.setdefault((rollout.mode, rollout.step), []).append(rollout)
+    return [
+        r.id for rollouts in together.values() if all(r.status is Status.FAILED and r.reward is None for r in rollouts) for r in rollouts
+    ]
+
+
+async def _find(plan: Plan, store: Store) -> RunRecord:
     runs = [run for run in await store.runs() if run.config.get("mode") == Mode.TRAIN]
     for run in runs:
         if run.id == plan.resume or (plan.resume is True and run.name == plan.config.name and run.status is not RunStatus.FINISHED):

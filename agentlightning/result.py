@@ -11,7 +11,7 @@ from statistics import fmean
 import orjson
 
 from agentlightning.errors import RunFailed
-from agentlightning.ledger import Ledger, count_outcomes
+from agentlightning.ledger import Ledger, commonest_cause, count_outcomes
 from agentlightning.metrics.intervals import mean_interval
 from agentlightning.types import Json, Rollout, RunStatus
 
@@ -64,7 +64,7 @@ def evaluate(step: int, groups: Sequence[Sequence[Rollout]], seconds: float) -> 
     by_task = [sum(rewards) / len(rewards) for rewards in scores if rewards]
     failed = count_outcomes(rollout for rollout in rollouts if rollout.reward is None)
     if not by_task:
-        raise RunFailed(f"validation: none of {len(rollouts)} rollouts was scored: {failed}; `agl dev` shows why")
+        raise RunFailed(f"validation: none of {len(rollouts)} rollouts was scored; the commonest cause, {commonest_cause(rollouts)}")
     interval = mean_interval(by_task)
     low, high = interval if all(map(isfinite, interval)) else (None, None)
     return Evaluation(step, fmean(by_task), low, high, sum(map(len, scores)), failed, seconds, tuple(r.id for r in rollouts))

@@ -176,7 +176,7 @@ class Run:
             for g, task in enumerate(tasks)
         ]
         await self.store.enqueue([rollout for group in groups for rollout in group])
-        self.pool.wake()
+        self.pool.serve(mode, step)
         done = await self._wait(groups)
         if mode is Mode.VAL:
             return [Group(group[0].group, tuple(Trace(done[r.id], ()) for r in group)) for group in groups]

@@ -161,7 +161,8 @@ class Trainer:
             result = await _result(run, status, stopped_by)
             await run.end(status)
             result.save()
-            result.plot()
+            if result.history or result.validations:
+                _plot(result, run)
             run.progress.finished(result.to_json())
             return result
 
@@ -207,6 +208,10 @@ class Trainer:
         if mode is not Mode.VAL:
             train = check_tasks(train, "train_dataset")[: self.max_tasks]
         val = self.val_dataset if val is None else val
+        if mode is Mode.TRAIN and self.config.evaluation.every and not val:
+            raise ConfigError(
+                f"evaluation.every={self.config.evaluation.every} needs validation tasks: pass val_dataset (--val), or leave it out"
+            )
         if mode is Mode.VAL or (val is not None and len(val)):
             val = check_tasks(val, "val_dataset")
         return Plan(
@@ -286,6 +291,14 @@ async def _result(run: Run, status: RunStatus, stopped_by: str | None) -> FitRes
         seconds=dict(run.seconds),
         stopped_by=stopped_by,
     )
+
+
+def _plot(result: FitResult, run: Run) -> None:
+    """The learning curve, where it can be drawn: a run that went well does not fail over its picture."""
+    try:
+        result.plot()
+    except ConfigError as error:
+        run.progress.message(f"no learning curve: {error}")
 
 
 def _resolve(

@@ -1,12 +1,13 @@
 """What the gateway costs, with durable recording: latency at one connection, requests/s at 32 and 256, beside a plain capture proxy in the same run.
 
-    python benchmarks/gateway.py [--model DIR] [--runs 5] [--seconds 3] [--connections 1 32 256] [--out FILE]
+    python benchmarks/gateway.py [--model DIR] [--runs 5] [--seconds 3] [--connections 1 32 256]
 
 Every request is a turn that continues a recorded conversation: about 1,000 prompt tokens of which at most 64 are new, answered with 256 sampled
 tokens. The gateway has a null engine in its process (an instant reply), renders and tokenises with a real chat template, and answers once the call
 is in its SQLite file. The proxy, twenty lines of aiohttp, forwards to the same null engine behind an HTTP server of its own and appends request and
 reply to a file; that engine renders and tokenises nothing. Its replies are text alone ("proxy"), or hold the token ids and logprobs that training
 needs, in the API's own form ("proxy, tokens"). One process each; the load comes from a third. Run i of one is followed by run i of the others.
+``server_cpu_us`` is the processor time per request of the gateway's or the proxy's process: unlike the rest it says something on a busy machine too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import asyncio
 import importlib
 import json
 import os
-import platform
 import sqlite3
 import statistics
 import subprocess
@@ -31,6 +31,7 @@ from typing import Any
 
 import aiohttp
 import orjson
+from _report import Report
 from aiohttp import web
 
 PROMPT, NEW, SAMPLED = 1000, 64, 256
@@ -213,7 +214,7 @@ async def load(talkers: list[Talker], seconds: float) -> dict[str, float]:
     await asyncio.gather(*map(talk, talkers))
     wall = time.perf_counter() - start
     cuts = statistics.quantiles(latencies * 2, n=100)
-    return {"rps": len(latencies) / wall, "p50": cuts[49], "p99": cuts[98], "requests": len(latencies)}
+    return {"rps": len(latencies) / wall, "p50_ms": cuts[49], "p99_ms": cuts[98], "requests": len(latencies)}
 
 
 class Server:
@@ -229,13 +230,21 @@ class Server:
         assert self.process.stdout is not None
         self.told = json.loads(self.process.stdout.readline())
 
+    def cpu_seconds(self) -> float:
+        """Processor time so far, user and system; 0 where the system does not tell."""
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(30)
 
 
-async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+async def measure(args: argparse.Namespace, folder: Path, report: Report) -> None:
     most = max(args.connections)
     ours = Server("--serve", "gateway", "--model", args.model, "--folder", str(folder), "--attempts", str(most))
     told = ours.told
@@ -266,50 +275,37 @@ async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     for name in ("proxy", "proxy, tokens", "upstream alone"):
         for talker in sides[name]:
             await talker.connect()
-    results: dict[str, Any] = {}
+    processes = {"gateway": ours, "proxy": proxy, "proxy, tokens": proxy, "upstream alone": upstream}
     for connections in args.connections:
         for side in sides.values():
             await load(side[:connections], 0.5)
-        for run in range(args.runs):
+        for _ in range(args.runs):
             for name, side in sides.items():
                 if name == "upstream alone" and connections > 1:
                     continue
+                before = processes[name].cpu_seconds()
                 got = await load(side[:connections], args.seconds)
-                results.setdefault(f"{name} at {connections}", []).append(got)
-                print(
-                    f"  {name:14} {connections:3} connections, run {run + 1}: {got['rps']:7.0f} req/s, p50 {got['p50']:7.3f} ms, p99 {got['p99']:8.3f} ms",
-                    flush=True,
-                )
+                spent = processes[name].cpu_seconds() - before
+                report.add(f"{name} at {connections}", **got, server_cpu_us=spent * 1e6 / got["requests"])
     for server in (proxy, upstream, ours):
         server.close()
-    return results
 
 
-def report(results: dict[str, Any], connections: list[int]) -> None:
-    def spread(name: str, key: str) -> list[float]:
-        return sorted(run[key] for run in results[name])
+def conclusions(summary: dict[str, dict[str, dict[str, float]]], connections: list[int]) -> dict[str, float]:
+    """Added latency at one connection, and the gateway's share of the proxy's requests/s, from the medians."""
+    found: dict[str, float] = {}
 
-    def shown(values: list[float], unit: str) -> str:
-        return f"min {values[0]:.3f}, median {statistics.median(values):.3f}, max {values[-1]:.3f} {unit}"
+    def median(side: str, count: int, key: str) -> float:
+        return summary[f"{side} at {count}"][key]["median"]
 
     for count in connections:
         if count == 1:
-            for name in ("gateway", "proxy", "proxy, tokens", "upstream alone"):
-                print(f"{name} at 1: p50 {shown(spread(f'{name} at 1', 'p50'), 'ms')}")
-            added = statistics.median(spread("gateway at 1", "p50"))
-            alone = statistics.median(spread("upstream alone at 1", "p50"))
-            theirs = statistics.median(spread("proxy at 1", "p50"))
-            print(
-                f"added p50: gateway {added:.3f} ms (all of it: its engine takes no time), proxy {theirs - alone:.3f} ms (beyond its upstream alone)"
-            )
-        else:
-            ours = spread(f"gateway at {count}", "rps")
-            print(f"gateway at {count}: {shown(ours, 'req/s')}")
-            for name in ("proxy", "proxy, tokens"):
-                theirs = spread(f"{name} at {count}", "rps")
-                print(
-                    f"{name} at {count}: {shown(theirs, 'req/s')}; gateway / it = {statistics.median(ours) / statistics.median(theirs):.2f} of the medians"
-                )
+            found["added p50 ms, gateway (its engine takes no time)"] = median("gateway", 1, "p50_ms")
+            found["added p50 ms, proxy (beyond its upstream alone)"] = median("proxy", 1, "p50_ms") - median("upstream alone", 1, "p50_ms")
+            continue
+        for side in ("proxy", "proxy, tokens"):
+            found[f"gateway / {side}, req/s at {count}"] = median("gateway", count, "rps") / median(side, count, "rps")
+    return found
 
 
 def model_folder(named: str | None) -> str:
@@ -333,7 +329,6 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 32, 256])
-    parser.add_argument("--out", type=Path, help="write the runs as JSON")
     for hidden in ("--serve", "--upstream", "--folder", "--attempts"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -345,15 +340,11 @@ def main() -> None:
         run(lambda: serve_proxy(args.upstream, Path(args.folder) / "capture.jsonl"))
     else:
         args.model = model_folder(args.model)
-        print(f"{platform.platform()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; Python {platform.python_version()}", end=", ")
-        print(
-            f"aiohttp {aiohttp.__version__}, orjson {orjson.__version__}, uvloop {'yes' if find_spec('uvloop') else 'no'}, SQLite {sqlite3.sqlite_version}"
-        )
+        settings = {"connections": args.connections, "seconds": args.seconds, "prompt": PROMPT, "new": NEW, "sampled": SAMPLED}
+        report = Report("gateway", **settings, uvloop=find_spec("uvloop") is not None, sqlite=sqlite3.sqlite_version)
         with tempfile.TemporaryDirectory() as folder:
-            results = run(lambda: measure(args, Path(folder)))
-        report(results, args.connections)
-        if args.out:
-            args.out.write_text(json.dumps(results, indent=1))
+            run(lambda: measure(args, Path(folder), report))
+        report.finish(**conclusions(report.summary(), args.connections))
 
 
 if __name__ == "__main__":

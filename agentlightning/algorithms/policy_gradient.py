@@ -22,7 +22,7 @@ from agentlightning.credit import CreditedRollout, assign
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.learning.batch import Batch, LearnerStats, TrainTree
 from agentlightning.learning.loss_config import LossConfig
-from agentlightning.ledger import Ledger, count_calls, count_outcomes
+from agentlightning.ledger import Ledger, commonest_cause, count_calls, count_outcomes
 from agentlightning.types import Failure, Json, Mode, Reason, StepRecord
 
 if TYPE_CHECKING:
@@ -259,13 +259,5 @@ def _failure_key(failure: Failure | None, status: str) -> str:
 
 
 def _all_failed(step: int, groups: Sequence[Group]) -> str:
-    """The commonest cause in words."""
-    failures = [trace.rollout.failure for group in groups for trace in group.traces if trace.rollout.failure is not None]
-    count = sum(len(group.traces) for group in groups)
-    if not failures:
-        return f"step {step}: none of {count} rollouts ended with a reward"
-    (reason, message), often = Counter((f.reason, f.message) for f in failures).most_common(1)[0]
-    return (
-        f"step {step}: all {count} rollouts failed and there is nothing to train on; the commonest cause, {often} of {count}: "
-        f"{reason}: {message}. `agl dev` runs a few rollouts and shows each one's trace"
-    )
+    rollouts = [trace.rollout for group in groups for trace in group.traces]
+    return f"step {step}: all {len(rollouts)} rollouts failed and there is nothing to train on; the commonest cause, {commonest_cause(rollouts)}"

@@ -37,7 +37,7 @@ from agentlightning.gateway.wires import CHAT, find_wire
 from agentlightning.gateway.wires.base import CallError, Wire, WireRequest
 from agentlightning.gateway.wires.unserved import Unserved
 from agentlightning.store.base import Store
-from agentlightning.types import Attempt, Json, Reward, Rollout
+from agentlightning.types import Attempt, Json, Reason, Reward, Rollout
 
 logger = logging.getLogger("agentlightning.gateway")
 
@@ -180,6 +180,7 @@ class Gateway:
             raise AgentLightningError(f"attempt {attempt.id} is already open at the gateway")
         if self._draining:
             raise AgentLightningError("the gateway is shutting down")
+        tries = await self._tries(attempt)
         key = secrets.token_urlsafe(32)
         digest = _hash(key)
         self._keys[attempt.id] = digest
@@ -188,6 +189,7 @@ class Gateway:
             self._policies,
             rollout,
             attempt,
+            tries=tries,
             sampling=sampling,
             resources=resources,
             orphan_grace=self._config.orphan_grace,
@@ -197,6 +199,13 @@ class Gateway:
         default = next(iter(self._policies.values()))
         root = f"{self._url}/a/{key}"
         return AgentEndpoint(f"{root}/v1", root, key, default.model_names[0] if default.model_names else default.name)
+
+    async def _tries(self, attempt: Attempt) -> int:
+        """Which try of the agent's this is. One that was cut short from outside is tried again as it was, with the same seeds: so a resumed run repeats itself."""
+        if attempt.number == 1:
+            return 1
+        before = [other.failure for other in await self._store.attempts(attempt.rollout_id) if other.number < attempt.number]
+        return 1 + sum(1 for failure in before if failure is not None and failure.reason not in (Reason.LOST, Reason.CANCELLED))
 
     async def _end(self, attempt_id: str) -> AttemptUsage:
         digest = self._keys.pop(attempt_id, None)

@@ -104,6 +104,7 @@ class Session:
         rollout: Rollout,
         attempt: Attempt,
         *,
+        tries: int,
         sampling: SamplingConfig | EvaluationConfig,
         resources: Mapping[str, Json],
         orphan_grace: float,
@@ -116,6 +117,7 @@ class Session:
         self.tree = TraceTree()
         self._store = store
         self._policies = policies
+        self._tries = tries
         self._sampling = sampling
         self._resources = resources
         self._grace = orphan_grace
@@ -271,7 +273,7 @@ class Session:
 
     def _params(self, call: OpenCall, request: WireRequest, policy: Policy) -> list[SamplingParams]:
         """One set per sample: they differ in the seed."""
-        seeds = [sample_seed(self.rollout.seed, self.attempt.number, call.index, i, request.seed) for i in range(request.n)]
+        seeds = [sample_seed(self.rollout.seed, self._tries, call.index, i, request.seed) for i in range(request.n)]
         first = resolve(self._sampling, request, policy.template.stop_token_ids, seeds[0])
         if asked := overruled(request, first):
             mode = self.rollout.mode.value

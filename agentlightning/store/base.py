@@ -76,8 +76,10 @@ class Store(Protocol):
         """In order of creation."""
         ...
 
-    async def lease(self, run_id: str, runner_id: str, *, limit: int, seconds: float) -> list[tuple[Rollout, Attempt]]:
-        """Hands out up to ``limit`` queued rollouts in the order they were enqueued, each with a new attempt.
+    async def lease(
+        self, run_id: str, runner_id: str, *, limit: int, seconds: float, mode: Mode | None = None, step: int | None = None
+    ) -> list[tuple[Rollout, Attempt]]:
+        """Hands out up to ``limit`` queued rollouts in the order they were enqueued, each with a new attempt; only of ``mode`` and ``step`` where given.
 
         No rollout is ever leased twice at once. The rollout becomes ``running``.
         """
@@ -104,6 +106,10 @@ class Store(Protocol):
 
     async def requeue_running(self, run_id: str) -> list[str]:
         """On resume: ends every running attempt of the run as ``lost`` and queues its rollout again. Returns the rollout ids."""
+        ...
+
+    async def requeue_failed(self, rollout_ids: Sequence[str]) -> list[str]:
+        """Queues those of the rollouts that failed once more, to be run by further attempts. Returns their ids."""
         ...
 
     async def cancel(self, rollout_ids: Sequence[str], message: str) -> list[str]:

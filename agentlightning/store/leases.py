@@ -18,7 +18,7 @@ from agentlightning.errors import LeaseLost, StoreError
 from agentlightning.store.rows import Params, failure_params, to_attempt, to_rollout
 from agentlightning.store.runs import require_run
 from agentlightning.store.schema import RUNNING, attempts, rewards, rollouts
-from agentlightning.types import Attempt, Failure, Reason, Rollout, Status
+from agentlightning.types import Attempt, Failure, Mode, Reason, Rollout, Status
 
 
 class EndedBy(StrEnum):
@@ -48,14 +48,19 @@ def enqueue(connection: Connection, rows: Sequence[Params]) -> list[Rollout]:
     return [stored[id] for id in ids]
 
 
-def lease(connection: Connection, run_id: str, runner_id: str, limit: int, seconds: float, now: float) -> list[tuple[Rollout, Attempt]]:
-    """Starts an attempt of each of the first ``limit`` queued rollouts."""
+def lease(
+    connection: Connection, run_id: str, runner_id: str, limit: int, seconds: float, now: float, mode: Mode | None, step: int | None
+) -> list[tuple[Rollout, Attempt]]:
+    """Starts an attempt of each of the first ``limit`` queued rollouts, of the given mode and step alone where they are given."""
+    wanted = [rollouts.c.run_id == run_id, rollouts.c.status == Status.QUEUED.value]
+    wanted += [rollouts.c.mode == mode.value] if mode is not None else []
+    wanted += [rollouts.c.step == step] if step is not None else []
     queued = (
         select(
             rollouts.c.id,
             func.coalesce(select(func.max(attempts.c.number)).where(attempts.c.rollout_id == rollouts.c.id).scalar_subquery(), 0),
         )
-        .where(rollouts.c.run_id == run_id, rollouts.c.status == Status.QUEUED.value)
+        .where(*wanted)
         .order_by(rollouts.c.seq)
         .limit(max(limit, 0))
     )
@@ -125,6 +130,14 @@ def requeue_running(connection: Connection, run_id: str, now: float) -> list[str
         _end(connection, str(rollout.attempt_id), EndedBy.REQUEUE, _failed(failure), now)
         _requeue(connection, rollout.id)
     return [rollout.id for rollout in running]
+
+
+def requeue_failed(connection: Connection, rollout_ids: Sequence[str]) -> list[str]:
+    """Queues those of the rollouts that failed once more."""
+    failed = select_rollouts(connection, among(rollouts, rollout_ids) & (rollouts.c.status == Status.FAILED.value))
+    for rollout in failed:
+        _requeue(connection, rollout.id)
+    return [rollout.id for rollout in failed]
 
 
 def cancel(connection: Connection, rollout_ids: Sequence[str], message: str, now: float) -> list[str]:

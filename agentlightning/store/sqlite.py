@@ -139,8 +139,10 @@ class SqliteStore:
         where = [rollout_table.c[name] == value for name, value in wanted.items() if value is not None]
         return await self._read(lambda c: leases.select_rollouts(c, *where))
 
-    async def lease(self, run_id: str, runner_id: str, *, limit: int, seconds: float) -> list[tuple[Rollout, Attempt]]:
-        return await self._write(lambda c: leases.lease(c, run_id, runner_id, limit, seconds, time.time()))
+    async def lease(
+        self, run_id: str, runner_id: str, *, limit: int, seconds: float, mode: Mode | None = None, step: int | None = None
+    ) -> list[tuple[Rollout, Attempt]]:
+        return await self._write(lambda c: leases.lease(c, run_id, runner_id, limit, seconds, time.time(), mode, step))
 
     async def renew(self, attempt_id: str, *, seconds: float) -> bool:
         return await self._write(lambda c: leases.renew(c, attempt_id, time.time() + seconds))
@@ -164,6 +166,10 @@ class SqliteStore:
 
     async def requeue_running(self, run_id: str) -> list[str]:
         return await self._write(lambda c: leases.requeue_running(c, run_id, time.time()))
+
+    async def requeue_failed(self, rollout_ids: Sequence[str]) -> list[str]:
+        ids = list(rollout_ids)
+        return await self._write(lambda c: leases.requeue_failed(c, ids))
 
     async def cancel(self, rollout_ids: Sequence[str], message: str) -> list[str]:
         ids = list(rollout_ids)

@@ -19,7 +19,7 @@ import pytest
 from safetensors.torch import load_file
 
 from agentlightning import GRPO, Trainer
-from agentlightning.errors import AgentLightningError, ConfigError
+from agentlightning.errors import AgentLightningError, ConfigError, RunFailed
 from agentlightning.types import RunStatus, Status
 from tests.e2e import letters_agent
 from tests.e2e.test_training import _open
@@ -81,7 +81,7 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(letter
     """Invariant 6 and ruling 6, in deterministic mode."""
     rng = random.Random(seed)
     process = start(tmp_path, letters, "--set", "deterministic=true")
-    wait_for_lines(tmp_path, rng.randint(1, STEPS - 2), process)
+    wait_for_lines(tmp_path, seed, process)  # steps made, of which none or three are in a checkpoint
     time.sleep(rng.random() * 0.5)
     process.kill()
     process.communicate()
@@ -97,6 +97,9 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(letter
     assert per_step == Counter(dict.fromkeys(range(1, STEPS + 1), 32)), "no rollout is counted twice"
     assert set(rewards.values()) == {1}, "one accepted final reward per rollout"
     assert [step.step for step in steps] == list(range(1, STEPS + 1))
+    assert all(step.ledger["staleness_max"] == 0 and step.ledger["parity_max"] < 1e-4 for step in steps), (
+        "each step sampled by its own weights"
+    )
     assert lines_written(tmp_path) == STEPS
     checkpoint = json.loads(next(tmp_path.glob("*/result.json")).read_text())["checkpoint"]
     assert weights(checkpoint) == uninterrupted
@@ -122,6 +125,41 @@ def test_a_resume_with_other_settings_is_refused_by_name(letters: Path, tmp_path
     process = start(tmp_path, letters, "--resume", "--set", "seed=5")
     _, err = process.communicate(timeout=60)
     assert process.returncode != 0 and "seed: 0 then, 5 now" in err
+
+
+def test_a_run_that_ended_because_all_failed_can_go_on_once_the_cause_is_gone(letters: Path, tmp_path: Path):
+    broken = True
+
+    def agent(task: dict[str, str], llm: Any) -> float:
+        reward = letters_agent.agent(task, llm)
+        if broken:
+            raise ValueError("the service is down")
+        return reward
+
+    def run(resume: bool) -> RunStatus:
+        trainer = Trainer(
+            algorithm=GRPO(group_size=2, tasks_per_step=2), model=letters, output_dir=tmp_path, steps=1, sampling={"max_tokens": 1}, threads=1,
+            progress=False,
+        )  # fmt: skip
+        return trainer.fit(agent, letter_tasks(8), val_dataset=letter_tasks(2), resume=resume).status
+
+    with pytest.raises(RunFailed, match=r"none of 2 rollouts was scored; the commonest cause, 2 of 2: agent_error: .*the service is down"):
+        run(resume=False)
+    broken = False
+    assert run(resume=True) is RunStatus.FINISHED
+
+
+def test_a_run_stopped_before_its_first_step_ends_with_a_summary(letters: Path, tmp_path: Path):
+    trainer = Trainer(
+        model=letters, output_dir=tmp_path, steps=5, sampling={"max_tokens": 1}, threads=1, n_runners=1, max_time=0.2, progress=False
+    )
+    result = trainer.fit(letters_agent.slow_agent, letter_tasks(8))
+    assert result.status is RunStatus.STOPPED and result.checkpoint is None and not result.history
+
+
+def test_validating_without_tasks_is_refused(letters: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"evaluation\.every=1 needs validation tasks"):
+        Trainer(model=letters, output_dir=tmp_path, evaluation={"every": 1}, progress=False).fit(letters_agent.agent, letter_tasks(8))
 
 
 def test_resuming_nothing_says_which_runs_there_are(letters: Path, tmp_path: Path):

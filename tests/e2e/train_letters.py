@@ -35,7 +35,7 @@ def main() -> None:
         sampling={"max_tokens": 2},
         evaluation={"max_tokens": 2},
         progress=False,
-        **{"n_runners": 8, "checkpoint": {"save_every": 2}, "threads": 1, "runner": {"isolation": "thread"}, **settings},
+        **{"n_runners": 8, "checkpoint": {"save_every": 3}, "threads": 1, "runner": {"isolation": "thread"}, **settings},
     )
     agent = f"{Path(__file__).with_name('letters_agent.py')}:{args.agent}"
     result = trainer.fit(agent, TASKS, val_dataset=TASKS if args.val else None, resume=args.resume)
