@@ -20,9 +20,10 @@ HAS_TORCH = find_spec("torch") is not None
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    if not HAS_TORCH and collection_path.name.startswith("test_") and needs_torch(collection_path):
-        return True
-    return None
+    # Of a folder the conftest counts: pytest loads it before it looks at the files.
+    file = collection_path / "conftest.py" if collection_path.is_dir() else collection_path
+    tested = file.name.startswith("test_") or (file.name == "conftest.py" and file.parent != Path(__file__).parent)
+    return True if not HAS_TORCH and tested and file.is_file() and needs_torch(file) else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -91,7 +92,7 @@ NEED_TORCH = {"tiny_model", "letters_model", "save_tiny", "save_letters"}
 
 @cache
 def needs_torch(path: Path) -> bool:
-    """Whether a test file uses torch: itself, through ours, through tests.tiny, through its folder's conftest or another file of the tests."""
+    """Whether a test file uses torch: itself, in a program it holds, through ours or tests.tiny, its folder's conftest or another file of the tests."""
     seen: set[Path] = set()
     queue = [path, path.with_name("conftest.py")]
     while queue:
@@ -100,7 +101,8 @@ def needs_torch(path: Path) -> bool:
             continue
         seen.add(file)
         names = imports(file, everywhere=True)
-        if any(_brings_torch(name) for name in names):
+        in_a_child = re.search(r"^ *(import|from) torch\b", file.read_text(), re.MULTILINE)
+        if in_a_child or any(_brings_torch(name) for name in names):
             return True
         queue += [ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in names if name.startswith("tests.")]
     return False
