@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
 from agentlightning.runners.check import PLACEHOLDER
+from agentlightning.show_trace import printable
 from agentlightning.types import Call, CallStatus, FinishReason, Json, Reason
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from agentlightning.config import RunConfig
     from agentlightning.run import Trace
     from agentlightning.runners import AgentProbe, AttemptReport
+
+SHOWN_CALLS = 20
+"""Calls of an attempt that the text lists; JSON has all."""
+WIDTH = 120
 
 Level = Literal["blocks", "warns", "notes"]
 
@@ -57,7 +62,8 @@ class CallLine:
     prompt_tokens: int
     sampled_tokens: int
     finish: str
-    reply: str
+    replies: tuple[str, ...]
+    """One per sample; of a refused call, its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +121,18 @@ def _attempt_lines(attempt: AttemptLine) -> Iterable[tuple[str, str]]:
     worth = f"reward {attempt.reward:g} ({attempt.source})" if attempt.reward is not None else "no reward"
     yield "", ""
     yield "red" if attempt.reward is None else "green", f"{attempt.rollout_id}: {attempt.outcome}, {worth}, {attempt.seconds:.1f} s"
-    for call in attempt.calls:
+    for call in attempt.calls[:SHOWN_CALLS]:
         what = f"{call.prompt_tokens} -> {call.sampled_tokens} tokens" if call.status != "refused" else "refused"
         end = "".join(f", {part}" for part in (call.finish, call.branch) if part)
         yield "", f"  call {call.index}  {call.wire} {call.model}  {what}{end}"
-        if call.reply:
-            yield "dim", f"      {call.reply}"
+        for reply in call.replies:
+            yield "dim", f"      {reply}"
+    if len(attempt.calls) > SHOWN_CALLS:
+        yield "", f"  and {len(attempt.calls) - SHOWN_CALLS} more calls"
     if not attempt.calls:
         yield "", "  no call was recorded"
     for line in attempt.printed.splitlines():
-        yield "dim", f"  | {line}"
+        yield "dim", f"  | {_short(line)}"
 
 
 _STYLES: Mapping[Level, str] = {"blocks": "bold red", "warns": "bold yellow", "notes": "bold"}
@@ -135,10 +143,10 @@ def _finding_lines(number: int, finding: Finding, total: int) -> Iterable[tuple[
     yield "", ""
     label = {"blocks": "", "warns": "Warning: ", "notes": "Note: "}[finding.level]
     yield _STYLES[finding.level], f"{number}. {label}{finding.title}{where}"
-    yield "", f"   Cause: {finding.cause}"
+    yield "", f"   Cause: {printable(finding.cause)}"
     yield "", f"   Do:    {finding.remedy}"
     for line in finding.detail.splitlines():
-        yield "dim", f"   | {line}"
+        yield "dim", f"   | {printable(line)}"
 
 
 # --------------------------------------------------------------------------- from facts to the report
@@ -436,12 +444,12 @@ def _attempt_line(report: AttemptReport, calls: Sequence[Call]) -> AttemptLine:
 
 
 def _call_line(call: Call) -> CallLine:
-    sample = call.samples[0] if call.samples else None
-    reply = call.error or ""
-    if sample is not None:
-        tools = "".join(f" [{tool.name}({tool.arguments})]" for tool in sample.message.tool_calls)
-        reply = sample.message.content + tools
-    reply = " ".join(reply.split())
+    replies = [
+        sample.message.content + "".join(f" [{tool.name}({tool.arguments})]" for tool in sample.message.tool_calls)
+        for sample in call.samples
+    ]
+    if not replies and call.error:
+        replies = [call.error]
     return CallLine(
         index=call.index,
         wire=call.wire,
@@ -450,6 +458,12 @@ def _call_line(call: Call) -> CallLine:
         branch=call.branch,
         prompt_tokens=call.prompt_tokens,
         sampled_tokens=call.sampled_tokens,
-        finish=str(sample.finish) if sample is not None else "",
-        reply=reply if len(reply) <= 120 else reply[:117] + "...",
+        finish=" ".join(str(sample.finish) for sample in call.samples),
+        replies=tuple(_short(" ".join(reply.split())) for reply in replies),
     )
+
+
+def _short(text: str) -> str:
+    """A line for a terminal: no control characters, not wider than ``WIDTH``."""
+    text = printable(text)
+    return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."

@@ -285,3 +285,12 @@ def test_a_report_without_findings_says_so():
     item = report()
     whole = dev_report([item], [], as_agent(agents.plain), RunConfig())
     assert whole.trainable and "Nothing was found that would keep it from being trained, in 1 rollouts." in str(whole)
+
+
+def test_nothing_that_an_agent_says_can_change_the_terminal_or_flood_it() -> None:
+    from agentlightning.dev import WIDTH, AttemptLine, DevReport, Finding
+
+    line = AttemptLine("r", "succeeded", 1.0, "return", 0.1, (), "\x1b[31mred " + "x" * 100_000)
+    report = DevReport("a", (line,), (Finding("blocks", "t", "oh \x1b[2J", "mend it", detail="two\n\x1b[31mlines"),))
+    assert "\x1b" not in str(report)
+    assert max(map(len, str(report).splitlines())) <= WIDTH + 10
