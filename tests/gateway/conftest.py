@@ -13,6 +13,7 @@ from openai import AsyncOpenAI
 
 from agentlightning.config import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.gateway import AgentEndpoint, AttemptUsage, Gateway, Policy
+from agentlightning.gateway.session import Session
 from agentlightning.store import open_store
 from agentlightning.store.base import Store
 from agentlightning.templates.base import Template
@@ -47,6 +48,15 @@ class Visit:
         if self._client is None:
             self._client = AsyncOpenAI(base_url=self.endpoint.base_url, api_key=self.endpoint.key, max_retries=0)
         return self._client
+
+    @property
+    def session(self) -> Session:
+        """The gateway's own side of this attempt, to see when it has noticed something."""
+        gateway = self.house.gateway
+        return gateway._sessions[gateway._keys[self.attempt.id]]
+
+    def orphans(self) -> int:
+        return sum(call.orphaned for calls in self.session._by_body.values() for call in calls)
 
     async def ask(self, messages: list[dict[str, Any]] | str, **options: Any) -> Any:
         if isinstance(messages, str):
@@ -121,7 +131,7 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
         gateway = Gateway(
             used,
             policies or {"main": Policy("main", scripted, template)},
-            config or GatewayConfig(orphan_grace=0.3, drain=2),
+            config or GatewayConfig(orphan_grace=60, drain=10),
             deterministic=deterministic,
         )
         await gateway.start()
@@ -143,7 +153,7 @@ def ids(house: House, text: str) -> list[int]:
     return list(array("i", house.template.encode(text, start=False)))
 
 
-async def until(condition: Callable[[], Any], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
     """Waits for a condition; fails after ``seconds``."""
     async with asyncio.timeout(seconds):
         while True:
