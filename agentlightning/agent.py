@@ -321,8 +321,9 @@ def _plan(function: Callable[..., Any], name: str, known: tuple[str, ...]) -> Me
     except (TypeError, ValueError) as error:
         raise ConfigError(f"agent {name!r} has no signature that can be read ({error}): wrap it in a function of (task, llm)") from error
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    offered = ", ".join(key for key in known if key != "tokenizer")
     if not parameters or parameters[0].kind not in (*positional, inspect.Parameter.VAR_POSITIONAL):
-        raise ConfigError(f"agent {name!r} takes no task: its first parameter is the task, then any of {', '.join(known)}")
+        raise ConfigError(f"agent {name!r} takes no task: its first parameter is the task, then any of {offered}")
     first: list[str] = []
     keywords: list[str] = []
     optional: set[str] = set()
@@ -335,7 +336,7 @@ def _plan(function: Callable[..., Any], name: str, known: tuple[str, ...]) -> Me
                 continue
             raise ConfigError(
                 f"agent {name!r} has a parameter {parameter.name!r} that nothing is known for: "
-                f"known are {', '.join(known)}, after the task; give it a default or remove it"
+                f"known are {offered}, after the task; give it a default or remove it"
             )
         if parameter.name == "tokenizer":
             if has_default:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from agentlightning.types import Reason
+from agentlightning.types import ScorableReason
 
 if TYPE_CHECKING:
     from agentlightning.config_sources import Resolved as Resolved
@@ -146,7 +146,7 @@ class RunnerConfig(Settings):
     """Attempts a failing rollout may use."""
     lease: float = Field(default=60.0, gt=0)
     """Seconds without a sign of life after which a runner counts as dead."""
-    failure_reward: dict[Reason, float] = Field(default_factory=dict[Reason, float])
+    failure_reward: dict[ScorableReason, float] = Field(default_factory=dict[ScorableReason, float])
     """Score failures of these reasons instead of masking them, e.g. `{"agent_error": -1.0}`."""
 
 
@@ -188,8 +188,18 @@ class CheckpointConfig(Settings):
 class RunConfig(Settings):
     """A whole run. Written to the run's folder as `config.json`, with where each value came from."""
 
-    name: str = Field(default="run", pattern=r"^[^/\\\n]{1,100}$")
+    name: str = "run"
     """What the run is called in lists; its id is the name with the time and a random suffix. At most 100 characters, no slashes."""
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, name: str) -> str:
+        if not 0 < len(name) <= 100 or set(name) & set("/\\\0") or not name.isprintable() or name.startswith("."):
+            raise ValueError(
+                f"{name[:100]!r} cannot be part of a folder's name: 1 to 100 characters, no slashes, no control characters, no dot in front"
+            )
+        return name
+
     output_dir: Path = Path("runs")
     """A run's folder is made in here."""
     seed: int = 0

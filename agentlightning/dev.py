@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
+from agentlightning.metrics.state import plural
 from agentlightning.runners.check import PLACEHOLDER
 from agentlightning.show_trace import printable
 from agentlightning.types import Call, CallStatus, FinishReason, Json, Reason
@@ -110,9 +111,9 @@ class DevReport:
         yield "", ""
         counts = Counter(finding.level for finding in self.findings)
         if not counts["blocks"]:
-            yield "bold green", f"Nothing was found that would keep it from being trained, in {len(self.attempts)} rollouts."
+            yield "bold green", f"Nothing was found that would keep it from being trained, in {plural(len(self.attempts), 'rollout')}."
         else:
-            yield "bold red", f"{counts['blocks']} thing{'s' if counts['blocks'] > 1 else ''} would keep it from being trained:"
+            yield "bold red", f"{plural(counts['blocks'], 'thing')} would keep it from being trained:"
         for number, finding in enumerate(self.findings, 1):
             yield from _finding_lines(number, finding, len(self.attempts))
 
@@ -128,7 +129,7 @@ def _attempt_lines(attempt: AttemptLine) -> Iterable[tuple[str, str]]:
         for reply in call.replies:
             yield "dim", f"      {reply}"
     if len(attempt.calls) > SHOWN_CALLS:
-        yield "", f"  and {len(attempt.calls) - SHOWN_CALLS} more calls"
+        yield "", f"  and {plural(len(attempt.calls) - SHOWN_CALLS, 'more call')}"
     if not attempt.calls:
         yield "", "  no call was recorded"
     for line in attempt.printed.splitlines():
@@ -139,7 +140,7 @@ _STYLES: Mapping[Level, str] = {"blocks": "bold red", "warns": "bold yellow", "n
 
 
 def _finding_lines(number: int, finding: Finding, total: int) -> Iterable[tuple[str, str]]:
-    where = f" ({len(finding.rollouts)} of {total} rollouts)" if finding.rollouts else ""
+    where = f" ({len(finding.rollouts)} of {plural(total, 'rollout')})" if finding.rollouts else ""
     yield "", ""
     label = {"blocks": "", "warns": "Warning: ", "notes": "Note: "}[finding.level]
     yield _STYLES[finding.level], f"{number}. {label}{finding.title}{where}"
@@ -160,7 +161,7 @@ def dev_report(
     given = agent.source.given if agent.source is not None else agent.name
     isolation = f", isolation {probe.isolation}" if probe is not None else ""
     return DevReport(
-        agent=f"Agent {given}{isolation}, {len(reports)} rollouts, up to {config.sampling.max_tokens} tokens a sample",
+        agent=f"Agent {given}{isolation}, {plural(len(reports), 'rollout')}, up to {config.sampling.max_tokens} tokens a sample",
         attempts=tuple(_attempt_line(report, calls.get(report.attempt.id, ())) for report in reports),
         findings=tuple(find(reports, calls, probe)),
     )
@@ -199,7 +200,7 @@ def _names(reports: Iterable[AttemptReport]) -> tuple[str, ...]:
 
 def _unreached(facts: _Facts) -> list[Finding]:
     """No call came to the endpoint at all: the commonest reason why no data reaches a trainer."""
-    reports = facts.where(lambda report: report.usage.calls == 0 and not report.usage.unknown_paths)
+    reports = facts.where(lambda report: report.usage.calls == 0 and not report.usage.unserved)
     if not reports:
         return []
     causes = _causes(facts.probe) if facts.probe is not None else []
@@ -240,20 +241,19 @@ def _causes(probe: AgentProbe) -> list[tuple[str, str]]:
 
 
 def _unserved(facts: _Facts) -> list[Finding]:
-    reports = facts.where(lambda report: bool(report.usage.unknown_paths))
-    paths = sorted({path for report in reports for path in report.usage.unknown_paths})
-    if not reports:
-        return []
-    served = any(report.usage.calls > report.usage.refused for report in reports)
-    return [
-        Finding(
-            "warns" if served else "blocks",
-            "The agent asked for paths that are not served",
-            f"requests came for {', '.join(paths)}",
-            "set the client to the Chat Completions API (chat/completions) under llm.endpoint; the 404 it got says which setting",
-            _names(reports),
-        )
-    ]
+    """One finding for each answer that such requests got: the answer says what to set instead."""
+    by_answer: dict[str, dict[str, list[AttemptReport]]] = {}
+    for report in facts.reports:
+        for path, answer in report.usage.unserved.items():
+            by_answer.setdefault(answer, {}).setdefault(path, []).append(report)
+    findings: list[Finding] = []
+    for answer, by_path in by_answer.items():
+        reports = [report for report in facts.reports if any(report in asked for asked in by_path.values())]
+        served = any(report.usage.calls > report.usage.refused for report in reports)
+        level: Level = "warns" if served else "blocks"
+        cause = f"requests came for {', '.join(by_path)}"
+        findings.append(Finding(level, "The agent asked for a path that is not served", cause, answer, _names(reports)))
+    return findings
 
 
 def _refused(facts: _Facts) -> list[Finding]:
@@ -344,7 +344,7 @@ def _left(facts: _Facts) -> list[Finding]:
         Finding(
             "blocks" if nothing else "warns",
             "Replies were not read to their end",
-            f"{sum(report.usage.abandoned for report in reports)} calls were left before their reply was complete: "
+            f"{plural(sum(report.usage.abandoned for report in reports), 'call')} left before the reply was complete: "
             "a stream that is not read to its end, a client's timeout, or a task that nobody awaits",
             "read each stream to its end, raise the client's timeout, and await every call: tokens of replies that nobody got are not trained",
             _names(reports),
@@ -413,7 +413,7 @@ def _overruled(facts: _Facts) -> list[Finding]:
                     changed[f"{name} {asked} asked, {used} used"] += 1
     if not changed:
         return []
-    said = "; ".join(f"{text} ({count} calls)" for text, count in changed.most_common())
+    said = "; ".join(f"{text} ({plural(count, 'call')})" for text, count in changed.most_common())
     remedy = "nothing, as a rule; set sampling.owner='agent' to let the agent's request win"
     return [Finding("notes", "The run's sampling settings hold, not the agent's", said, remedy)]
 
@@ -423,7 +423,7 @@ def _late(facts: _Facts) -> list[Finding]:
     if not reports:
         return []
     count = sum(report.usage.late for report in reports)
-    cause = f"{count} requests came after their rollout had ended, and were refused: the agent leaves threads or tasks running"
+    cause = f"{plural(count, 'request')} came after the rollout had ended and got a refusal: the agent leaves threads or tasks running"
     return [Finding("warns", "Calls came too late", cause, "wait for all calls before the agent returns", _names(reports))]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import logging
 import os
 import secrets
@@ -16,7 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
@@ -179,18 +180,34 @@ async def _find(plan: Plan, store: Store) -> RunRecord:
 
 def _same_settings(record: RunRecord, description: Mapping[str, Json]) -> None:
     """A resumed run must mean the same: refuses settings that would change what the recorded steps were."""
-    old, new = record.config, description
+    old, new = _by_key(record.config), _by_key(orjson.loads(orjson.dumps(description, default=str)))
     differing = [
-        f"{key}: {old['config'].get(key)!r} then, {value!r} now"
-        for key, value in new["config"].items()
-        if key not in _MAY_DIFFER and old["config"].get(key) != orjson.loads(orjson.dumps(value, default=str))
+        f"{key} ({json.dumps(old.get(key))} then, {json.dumps(new.get(key))} now)"
+        for key in dict.fromkeys((*new, *old))
+        if old.get(key) != new.get(key)
     ]
-    if old.get("algorithm") != new.get("algorithm"):
-        differing.append(f"algorithm: {old.get('algorithm')!r} then, {new.get('algorithm')!r} now")
     if differing:
         raise ConfigError(
             f"run {record.id} cannot be resumed with other settings: {'; '.join(differing)}. Start a new run, or set them back"
         )
+
+
+def _by_key(description: Mapping[str, Json]) -> dict[str, Json]:
+    """The settings of a run's description that a resume may not change, by dotted key."""
+    found: dict[str, Json] = {}
+
+    def put(value: Json, keys: str) -> None:
+        if isinstance(value, Mapping) and value:
+            for key, inner in cast("Mapping[str, Json]", value).items():
+                put(inner, f"{keys}.{key}")
+        else:
+            found[keys] = value
+
+    for key, value in description["config"].items():
+        if key not in _MAY_DIFFER:
+            put(value, key)
+    put(description.get("algorithm"), "algorithm")
+    return found
 
 
 def make_folder(path: Path) -> Path:

@@ -13,6 +13,7 @@ import orjson
 from agentlightning.errors import RunFailed
 from agentlightning.ledger import Ledger, commonest_cause, count_outcomes
 from agentlightning.metrics.intervals import mean_interval
+from agentlightning.metrics.state import plural
 from agentlightning.types import Json, Rollout, RunStatus
 
 
@@ -38,7 +39,7 @@ class Evaluation:
             f", {sum(self.failed.values())} not scored ({', '.join(f'{n} {k}' for k, n in self.failed.items())})" if self.failed else ""
         )
         interval = f" [{self.low:.3f}, {self.high:.3f}]" if self.low is not None and self.high is not None else ""
-        return f"{self.mean:.3f}{interval} on {self.scored} rollouts{failed}"
+        return f"{self.mean:.3f}{interval} on {plural(self.scored, 'rollout')}{failed}"
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -64,7 +65,9 @@ def evaluate(step: int, groups: Sequence[Sequence[Rollout]], seconds: float) -> 
     by_task = [sum(rewards) / len(rewards) for rewards in scores if rewards]
     failed = count_outcomes(rollout for rollout in rollouts if rollout.reward is None)
     if not by_task:
-        raise RunFailed(f"validation: none of {len(rollouts)} rollouts was scored; the commonest cause, {commonest_cause(rollouts)}")
+        raise RunFailed(
+            f"validation: none of {plural(len(rollouts), 'rollout')} was scored; the commonest cause, {commonest_cause(rollouts)}"
+        )
     interval = mean_interval(by_task)
     low, high = interval if all(map(isfinite, interval)) else (None, None)
     return Evaluation(step, fmean(by_task), low, high, sum(map(len, scores)), failed, seconds, tuple(r.id for r in rollouts))

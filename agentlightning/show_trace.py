@@ -17,7 +17,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from agentlightning.credit.assign import assign
-from agentlightning.metrics.state import counts, duration, number
+from agentlightning.metrics.state import counts, duration, number, plural
 from agentlightning.run import AttemptTrace
 from agentlightning.show import STATUS_STYLE, RunView, advantage_of, rollout_line
 from agentlightning.store.base import Store
@@ -201,7 +201,7 @@ def _attempt_head(trace: AttemptTrace) -> RenderableType:
     took = f" in {duration(attempt.ended_at - attempt.started_at)}" if attempt.ended_at is not None else ""
     line = Text.assemble(
         (f"attempt {attempt.number} ", "bold"), (str(attempt.status), STATUS_STYLE.get(str(attempt.status), "")), took,
-        f", {len(trace.calls)} calls, {sampled:,} tokens sampled",
+        f", {plural(len(trace.calls), 'call')}, {plural(sampled, 'token')} sampled",
     )  # fmt: skip
     refused = [call for call in trace.calls if call.status in (CallStatus.REFUSED, CallStatus.INCOMPLETE)]
     parts: list[RenderableType] = [line]

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 Json = Any
 """A JSON value: None, bool, int, float, str, list or dict with string keys."""
@@ -61,6 +61,10 @@ class Reason(StrEnum):
     """The runner died or stopped renewing its lease."""
     CANCELLED = "cancelled"
     """The run cancelled it: quorum met, shutdown, or the user asked."""
+
+
+ScorableReason = Literal[Reason.AGENT_ERROR, Reason.TIMEOUT, Reason.EMPTY, Reason.BAD_REWARD, Reason.CONTEXT_LENGTH]
+"""Failures that the policy may have caused. The others have no whole record or were ended by the run, and are never scored."""
 
 
 class FinishReason(StrEnum):

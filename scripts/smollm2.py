@@ -49,13 +49,13 @@ def fetch(folder: Path) -> Path:
 
 def convert(gguf: Path, out: Path) -> None:
     """Writes the dequantised model (float32) and its tokenizer to ``out`` and checks them with one greedy answer."""
+    os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
         from transformers.utils import logging
     except ImportError as error:
         raise SystemExit(f'smollm2: {error}; install what it takes: pip install "agentlightning[demo]"') from error
-    os.environ["TQDM_DISABLE"] = "1"
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     where, name = str(gguf.parent), gguf.name

@@ -23,12 +23,11 @@ from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.learning.batch import Batch, LearnerStats, TrainTree
 from agentlightning.learning.loss_config import LossConfig
 from agentlightning.ledger import Ledger, commonest_cause, count_calls, count_outcomes
-from agentlightning.types import Failure, Json, Mode, Reason, StepRecord
+from agentlightning.types import Failure, Json, Mode, StepRecord
 
 if TYPE_CHECKING:
     from agentlightning.run import Group, Run, Trace
 
-NEVER_SCORED = (Reason.INCOMPLETE, Reason.LOST, Reason.CANCELLED)
 DEGENERATE = "degenerate_group"
 TOO_FEW = "too_few_in_group"
 RETRIED = "retried"
@@ -64,12 +63,6 @@ class PolicyGradient(Algorithm):
             raise ConfigError(
                 "sampling.temperature=0 in training: all rollouts of a group would be the same and there is nothing to learn from; "
                 "use 1.0, or `agl eval` to score a model greedily"
-            )
-        never = [str(reason) for reason in config.runner.failure_reward if reason in NEVER_SCORED]
-        if never:
-            raise ConfigError(
-                f"runner.failure_reward names {', '.join(never)}: such an attempt has no whole record or was ended by the run, so it is never trained; "
-                "leave it out"
             )
         if self.aggregation == "dr_grpo" and self.fixed_length is None:
             raise ConfigError("aggregation='dr_grpo' divides by a fixed length: set fixed_length to it, e.g. sampling.max_tokens")

@@ -27,6 +27,11 @@ def write(renderable: RenderableType) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=PIPE_WIDTH, soft_wrap=True)
-    console.print(renderable)
+    if console.is_terminal:
+        console.print(renderable)
+        return
+    console = Console(highlight=False, width=PIPE_WIDTH, soft_wrap=True)
+    with console.capture() as captured:
+        console.print(renderable)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    sys.stdout.flush()

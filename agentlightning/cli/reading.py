@@ -15,7 +15,7 @@ from agentlightning.config import Resolved, RunConfig
 from agentlightning.errors import ConfigError
 from agentlightning.show import RunView, read_run, read_runs, render_rollouts, render_run, render_runs, rollouts_json, run_json, runs_json
 from agentlightning.store import Store, open_store
-from agentlightning.types import Rollout, RunRecord
+from agentlightning.types import Mode, Rollout, RunRecord, RunStatus
 
 
 def runs(config: RunConfig, *, json: bool) -> None:
@@ -128,13 +128,18 @@ def find_run(records: Sequence[RunRecord], run: str, folder: Path | None, place:
     if folder is not None:
         found = [record for record in records if Path(record.folder).resolve() == folder or record.id == folder.name]
     else:
-        found = [record for record in records if run in (record.id, record.name, "latest")]
+        found = [record for record in records if run in (record.id, record.name) or (run == "latest" and not _came_to_nothing(record))]
         found = found or [record for record in records if record.id.startswith(run)]
     if found:
         return found[0]
     near = difflib.get_close_matches(run, [key for record in records for key in (record.id, record.name)], n=3)
     known = list(dict.fromkeys(near or [record.id for record in records[:5]]))
     raise ConfigError(f"no run {run!r} in {place}; {'nearest' if near else 'newest'}: {', '.join(known) or 'there are none'}")
+
+
+def _came_to_nothing(record: RunRecord) -> bool:
+    """An ``agl dev`` that failed before it had a rollout: not what anybody means by the latest run."""
+    return record.status is RunStatus.FAILED and record.config.get("mode") == Mode.DEV
 
 
 def find_rollout(run: RunView, rollout: str) -> Rollout:

@@ -22,7 +22,7 @@ def train(
 ) -> int:
     from agentlightning.tasks import load_tasks
 
-    trainer = _trainer(resolved, grader, json=json)
+    trainer = _trainer(resolved, grader, result_only=json)
     train_tasks = load_tasks(_needed(tasks, "train"))
     val_tasks = load_tasks(val) if val is not None else None
     result = trainer.fit(agent, train_tasks, val_dataset=val_tasks, resume=True if resume == "latest" else resume or False)
@@ -35,7 +35,7 @@ def train(
 def evaluate(resolved: Resolved, agent: str, *, tasks: Path | None, grader: str | None, json: bool) -> int:
     from agentlightning.tasks import load_tasks
 
-    trainer = _trainer(resolved, grader, json=json)
+    trainer = _trainer(resolved, grader, result_only=True)
     evaluation = trainer.evaluate(agent, load_tasks(_needed(tasks, "eval")))
     write_json(evaluation.to_json()) if json else write(str(evaluation))
     return 0
@@ -44,14 +44,14 @@ def evaluate(resolved: Resolved, agent: str, *, tasks: Path | None, grader: str 
 def dev(resolved: Resolved, agent: str, *, tasks: Path | None, n: int, grader: str | None, json: bool) -> int:
     from agentlightning.tasks import load_tasks
 
-    trainer = _trainer(resolved, grader, json=json)
+    trainer = _trainer(resolved, grader, result_only=json)
     report = trainer.dev(agent, load_tasks(_needed(tasks, "dev")), n)
     write_json(report.to_json()) if json else write(report)
     return 0 if report.trainable else 1
 
 
-def _trainer(resolved: Resolved, grader: str | None, *, json: bool) -> Trainer:
-    """With ``json`` stdout belongs to the result, and progress goes to stderr."""
+def _trainer(resolved: Resolved, grader: str | None, *, result_only: bool) -> Trainer:
+    """With ``result_only`` stdout belongs to the result, and progress goes to stderr."""
     from agentlightning.loading import load_object
     from agentlightning.metrics import make_progress
     from agentlightning.trainer import Trainer
@@ -59,7 +59,7 @@ def _trainer(resolved: Resolved, grader: str | None, *, json: bool) -> Trainer:
     return Trainer(
         config=resolved,
         grader=load_object(grader) if grader is not None else None,
-        progress=make_progress(True, sys.stderr if json else None),
+        progress=make_progress(True, sys.stderr if result_only else None),
     )
 
 

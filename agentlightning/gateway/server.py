@@ -235,19 +235,15 @@ class Gateway:
                     404, "there is nothing at this path: use the base URL that the agent was given (OPENAI_BASE_URL)", code="unknown_url"
                 )
             session = self._session(key)
-            session.note(user_agent=request.headers.get("User-Agent"))
+            session.note(request.headers.get("User-Agent"))
             if path == "rewards":
                 return await self._rewards(request, session)
             if found is None and path.split("/", 1)[0] == "models":
                 return await self._models(request, path)
-            if isinstance(found, Unserved):
-                session.note(unknown_path=path)
-                raise found.refusal()
-            if found is None:
-                session.note(unknown_path=path)
-                raise CallError(
-                    404, f"there is nothing at {path!r}: this endpoint serves chat/completions, models and rewards", code="unknown_url"
-                )
+            if found is None or isinstance(found, Unserved):
+                refusal = found.refusal() if found is not None else _nothing_at(path)
+                session.note_unserved(path, refusal.message)
+                raise refusal
             if request.method != "POST":
                 raise CallError(405, f"{path} takes POST, not {request.method}", code="method_not_allowed")
             return await self._complete(request, session, found, path, agent)
@@ -427,6 +423,16 @@ def _reached_by(host: str) -> str:
 
 def _hash(key: str) -> bytes:
     return sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _nothing_at(path: str) -> CallError:
+    begun = any(letter == "/" and find_wire(path[:at]) is not None for at, letter in enumerate(path))
+    hint = (
+        "the client appends the path itself, so its base URL is OPENAI_BASE_URL and no more"
+        if begun
+        else "this endpoint serves chat/completions, models and rewards"
+    )
+    return CallError(404, f"there is nothing at {path!r}: {hint}", code="unknown_url")
 
 
 def _split(raw_path: str) -> tuple[str | None, str | None, str]:

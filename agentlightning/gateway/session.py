@@ -12,7 +12,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from agentlightning.config import EvaluationConfig, SamplingConfig
@@ -77,7 +77,8 @@ class AttemptUsage:
     sampled_tokens: int = 0
     context_length_errors: int = 0
     late: int = 0
-    unknown_paths: tuple[str, ...] = ()
+    unserved: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Paths that were asked for in vain, each with what was answered."""
     user_agents: tuple[str, ...] = ()
     last_error: str | None = None
 
@@ -219,12 +220,14 @@ class Session:
     async def rewards(self) -> list[Reward]:
         return [reward for reward in await self._store.rewards(self.rollout.id) if reward.attempt_id == self.attempt.id]
 
-    def note(self, user_agent: str | None = None, unknown_path: str | None = None) -> None:
+    def note(self, user_agent: str | None) -> None:
         usage = self.usage
         if user_agent and user_agent not in usage.user_agents and len(usage.user_agents) < MAX_NOTED:
             usage.user_agents += (user_agent[:200],)
-        if unknown_path and unknown_path not in usage.unknown_paths and len(usage.unknown_paths) < MAX_NOTED:
-            usage.unknown_paths += (unknown_path[:200],)
+
+    def note_unserved(self, path: str, answer: str) -> None:
+        if len(self.usage.unserved) < MAX_NOTED:
+            self.usage.unserved = {**self.usage.unserved, path[:200]: answer}
 
     async def end(self) -> AttemptUsage:
         """Withdraws what is still being sampled, waits for what is being recorded, and gives up the replies that nobody got."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from agentlightning.metrics.state import RunState, counts, score, short_path, step_line, summary
+from agentlightning.metrics.state import RunState, counts, plural, score, short_path, step_line, summary
 from agentlightning.types import Json, Rollout, RunRecord
 
 
@@ -23,7 +23,7 @@ class PlainView:
 
     def run_started(self, run: RunRecord, total_steps: int | None) -> None:
         self._state.start(run, total_steps, self._clock())
-        steps = f", {total_steps} steps" if total_steps else ""
+        steps = f", {plural(total_steps, 'step')}" if total_steps else ""
         self._print(f"run {run.name} ({run.id}){steps}, in {short_path(run.folder)}")
 
     def phase(self, name: str, *, total: int = 0) -> None:
@@ -41,7 +41,7 @@ class PlainView:
         failed = f", not scored: {counts(evaluation['failed'])}" if evaluation.get("failed") else ""
         training = " before training" if self._state.total_steps else ""
         at = f" after step {evaluation['step']}" if evaluation.get("step") else training
-        self._print(f"validation{at}: {score(evaluation)} on {evaluation.get('scored', '?')} rollouts{failed}")
+        self._print(f"validation{at}: {score(evaluation)} on {plural(evaluation.get('scored', 0), 'rollout')}{failed}")
 
     def checkpoint_saved(self, path: Path) -> None:
         self._print(f"checkpoint {short_path(path)}")

@@ -128,6 +128,11 @@ def counts(values: Mapping[str, float], *, skip: str = "") -> str:
     return ", ".join(f"{number:,} {key}" for number, key in kept)
 
 
+def plural(number: int, noun: str) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def score(evaluation: Mapping[str, Json]) -> str:
     """``0.712 [0.650, 0.768]``."""
     low, high = evaluation.get("low"), evaluation.get("high")
@@ -170,7 +175,7 @@ def summary(result: Mapping[str, Json]) -> list[tuple[str, str]]:
     ledger = cast("Mapping[str, Json]", result.get("ledger") or {})
     before, after = result.get("validation_before"), result.get("validation_after")
     why = f": {result['stopped_by']}" if result.get("stopped_by") else ""
-    lines = [("run", f"{result.get('status', 'finished')}{why}, {len(history)} steps in {duration(sum(seconds.values()))}")]
+    lines = [("run", f"{result.get('status', 'finished')}{why}, {plural(len(history), 'step')} in {duration(sum(seconds.values()))}")]
     if before or after:
         lines.append(
             ("validation", f"{score(before) if before else 'not measured'} before, {score(after) if after else 'not measured'} after")

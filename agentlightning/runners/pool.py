@@ -26,7 +26,7 @@ from agentlightning.rewards import check_reward
 from agentlightning.runners.check import AgentProbe, check_agent, new_launcher, refuse_inside_agent
 from agentlightning.runners.job import Job, Ran, Returned
 from agentlightning.runners.process import ProcessIsolation
-from agentlightning.runners.report import AttemptReport, OutputLog, check_failure_reward, needs_grader, resolve
+from agentlightning.runners.report import AttemptReport, OutputLog, needs_grader, resolve
 from agentlightning.runners.thread import ThreadIsolation, in_thread
 from agentlightning.types import Attempt, AttemptResult, Failure, Json, Mode, Reason, Rollout
 
@@ -86,7 +86,6 @@ class RunnerPool:
         probe: AgentProbe | None = None,
     ) -> None:
         refuse_inside_agent()
-        check_failure_reward(config.failure_reward)
         self.on_attempt: Callable[[AttemptReport], Any] | None = None
         self.probe = probe
         self._store = store

@@ -12,18 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentlightning.errors import ConfigError
 from agentlightning.runners.job import Ran, Returned
-from agentlightning.types import Attempt, AttemptResult, Failure, Json, Mode, Reason, Reward, Rollout, Status
+from agentlightning.types import Attempt, AttemptResult, Failure, Json, Mode, Reason, Reward, Rollout, ScorableReason, Status
 
 if TYPE_CHECKING:
     from agentlightning.gateway import AttemptUsage
 
 TAIL_BYTES = 64 * 1024
 LOG_BYTES = 16 * 1024 * 1024
-
-NEVER_SCORED = (Reason.INCOMPLETE, Reason.LOST, Reason.CANCELLED)
-"""Failures that say nothing about the policy: ``failure_reward`` may not name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ def resolve(
     *,
     emitted: Sequence[Reward] = (),
     graded: float | Failure | None = None,
-    failure_reward: Mapping[Reason, float] | None = None,
+    failure_reward: Mapping[ScorableReason, float] | None = None,
     now: float = 0.0,
 ) -> AttemptResult:
     """The result of an attempt. ``emitted`` are the rewards it emitted, in order; ``graded`` what the grader said, None where none was asked.
@@ -61,7 +57,8 @@ def resolve(
         return Reward(rollout.id, attempt.id, value, source=source, reason=reason, created_at=now)
 
     if isinstance(decided, Failure):
-        value = (failure_reward or {}).get(decided.reason)
+        scored: Mapping[Reason, float] = {**failure_reward} if failure_reward else {}
+        value = scored.get(decided.reason)
         if value is None:
             return AttemptResult(Status.FAILED, failure=decided, output=output)
         given = reward(value, "failure_reward", str(decided.reason))
@@ -113,10 +110,9 @@ def _endpoint_failure(rollout: Rollout, usage: AttemptUsage) -> Failure | None:
         )
     if usage.refused:
         return Failure(Reason.EMPTY, f"every call to the endpoint was refused ({usage.refused}), the last one with: {usage.last_error}")
-    if usage.unknown_paths:
-        return Failure(
-            Reason.EMPTY, f"no call was served: the agent asked for {', '.join(usage.unknown_paths)}, which this version does not serve"
-        )
+    if usage.unserved:
+        answer = next(iter(usage.unserved.values()))
+        return Failure(Reason.EMPTY, f"no call was served: the agent asked for {', '.join(usage.unserved)}, and was told: {answer}")
     return Failure(
         Reason.EMPTY, "no call reached the endpoint: is the client built with llm.endpoint as its base URL? `agl dev` looks for the cause"
     )
@@ -132,15 +128,6 @@ def _last_reward(emitted: Sequence[Reward]) -> Reward | None:
     named = [reward for reward in emitted if reward.name == "reward"]
     whole = [reward for reward in named if reward.call_id is None and reward.agent is None]
     return (whole or named or [None])[-1]
-
-
-def check_failure_reward(failure_reward: Mapping[Reason, float]) -> None:
-    """Raises ConfigError when a reason is named that no reward can be given for."""
-    for reason in failure_reward:
-        if reason in NEVER_SCORED:
-            raise ConfigError(
-                f"failure_reward[{str(reason)!r}]: such an attempt is never trained, for it says nothing about the policy; remove it"
-            )
 
 
 class OutputLog:

@@ -133,7 +133,7 @@ class _AttemptOutput(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        if _log.get() is None:
+        if _log.get() is None and not self.real.closed:
             self.real.flush()
 
     def writable(self) -> bool:

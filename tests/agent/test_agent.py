@@ -190,7 +190,7 @@ async def yields_async(task):
         (lambda *, task: 1, "takes no task"),
         (
             lambda task, server: 1,
-            r"parameter 'server' that nothing is known for: known are llm, resources, prompt_template, rollout, tokenizer",
+            r"parameter 'server' that nothing is known for: known are llm, resources, prompt_template, rollout, after",
         ),
         (lambda task, rollout_id: 1, "parameter 'rollout_id'"),
         (lambda task, tokenizer: 1, "takes tokenizer, which has no part behind it"),

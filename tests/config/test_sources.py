@@ -163,7 +163,7 @@ def test_bad_values_say_the_value_its_source_and_what_is_allowed(tmp_path: Path)
         "model (file runs.toml line 3): is a table of settings, not a value; its keys: path, dtype, device, tool_format",
         "name.x (flag --set): name is text, not a table",
         "runner.failure_reward.agent_eror = -1.0 (file runs.toml line 10): allowed is a table: one of agent_error, timeout, empty, "
-        "bad_reward, incomplete, context_length, lost, cancelled = a number",
+        "bad_reward, context_length = a number",
         "runner.n_runners = 1.5 (file runs.toml line 9): allowed is a whole number >= 1",
         "sampling.top_p = 2 (flag --set): allowed is a number > 0 and <= 1",
         "seed = true (file runs.toml line 2): allowed is a whole number",

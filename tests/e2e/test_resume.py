@@ -124,7 +124,7 @@ def test_a_resume_with_other_settings_is_refused_by_name(letters: Path, tmp_path
     process.communicate()
     process = start(tmp_path, letters, "--resume", "--set", "seed=5")
     _, err = process.communicate(timeout=60)
-    assert process.returncode != 0 and "seed: 0 then, 5 now" in err
+    assert process.returncode != 0 and "seed (0 then, 5 now)" in err
 
 
 def test_a_run_that_ended_because_all_failed_can_go_on_once_the_cause_is_gone(letters: Path, tmp_path: Path):

@@ -199,10 +199,15 @@ async def test_a_wire_that_is_not_served_says_what_to_set_in_its_own_shape(house
     status, reply = await post(visit, {}, "/chat/completion")
     assert status == 404
     assert reply["error"]["code"] == "unknown_url"
+    status, reply = await post(visit, {}, "/chat/completions/chat/completions")
+    assert status == 404
+    assert "its base URL is OPENAI_BASE_URL and no more" in reply["error"]["message"]
     usage = await visit.end()
-    assert usage.unknown_paths == (
+    assert tuple(usage.unserved) == (
         "responses", "responses/resp_1", "completions", "embeddings", "messages", "models/gemini-2.5-flash:generateContent", "chat/completion",
+        "chat/completions/chat/completions",
     )  # fmt: skip
+    assert usage.unserved["chat/completions/chat/completions"] == reply["error"]["message"]
     assert usage.calls == 0
     assert len(usage.user_agents) == 1
 

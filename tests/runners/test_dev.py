@@ -196,7 +196,7 @@ async def test_real_failures_are_found_with_their_words(world):
     by_title = {finding.title: finding for finding in findings}
     assert "ValueError: the database is on fire" in by_title["The agent failed"].cause
     assert by_title["The agent failed"].detail.splitlines()[-1] == "ValueError: the database is on fire"
-    assert "nonsense" in by_title["The agent asked for paths that are not served"].cause
+    assert "nonsense" in by_title["The agent asked for a path that is not served"].cause
     assert "returned no reward" in by_title["There is no reward"].cause and "grader=" in by_title["There is no reward"].remedy
     assert "context" in by_title["A prompt did not fit the model's context"].cause
     assert all(finding.level == "blocks" for finding in by_title.values())
@@ -210,8 +210,8 @@ async def test_real_failures_are_found_with_their_words(world):
         (report(failure=Failure(Reason.BAD_REWARD, "reward is nan")), "There is no reward", "reward is nan"),
         (report(failure=Failure(Reason.EMPTY, "the agent returned no reward")), "There is no reward", "no reward"),
         (report(failure=Failure(Reason.INCOMPLETE, "disk full")), "A call could not be recorded", "disk full"),
-        (report(calls=1, abandoned=1), "Replies were not read to their end", "1 calls were left"),
-        (report(calls=0, unknown_paths=("v1/responses",)), "The agent asked for paths that are not served", "v1/responses"),
+        (report(calls=1, abandoned=1), "Replies were not read to their end", "1 call left before"),
+        (report(calls=0, unserved={"responses": "set it to chat"}), "The agent asked for a path that is not served", "responses"),
     ],
 )
 def test_each_thing_that_blocks_is_found(item, title, says):
@@ -241,7 +241,7 @@ def test_samples_that_are_all_cut_are_a_warning():
 def test_sampling_that_was_overruled_is_a_note():
     item = report()
     (finding,) = find([item], calls_of((item, [call(asked={"temperature": 0.0, "top_p": 1.0})])))
-    assert finding.level == "notes" and finding.cause == "temperature 0.0 asked, 1.0 used (1 calls)"
+    assert finding.level == "notes" and finding.cause == "temperature 0.0 asked, 1.0 used (1 call)"
 
 
 def test_late_calls_are_a_warning():
@@ -284,7 +284,7 @@ def test_the_report_reads_as_text_renders_in_colour_and_goes_out_as_json():
 def test_a_report_without_findings_says_so():
     item = report()
     whole = dev_report([item], [], as_agent(agents.plain), RunConfig())
-    assert whole.trainable and "Nothing was found that would keep it from being trained, in 1 rollouts." in str(whole)
+    assert whole.trainable and "Nothing was found that would keep it from being trained, in 1 rollout." in str(whole)
 
 
 def test_nothing_that_an_agent_says_can_change_the_terminal_or_flood_it() -> None:

@@ -1,6 +1,7 @@
 """The rules of ruling 8 on values, and the log."""
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ class Usage:
     incomplete: int = 0
     abandoned: int = 0
     context_length_errors: int = 0
-    unknown_paths: tuple[str, ...] = ()
+    unserved: Mapping[str, str] = field(default_factory=dict)
     last_error: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -74,7 +75,13 @@ def test_a_returned_number_then_a_grader_then_the_last_emitted_reward(ran, more,
             Reason.EMPTY,
             "every call to the endpoint was refused (2), the last one with: bad",
         ),
-        (Returned(1.0), Usage(0, unknown_paths=("responses",)), {}, Reason.EMPTY, "asked for responses"),
+        (
+            Returned(1.0),
+            Usage(0, unserved={"responses": "set it to chat"}),
+            {},
+            Reason.EMPTY,
+            "asked for responses, and was told: set it to chat",
+        ),
         (Returned(1.0), Usage(2, abandoned=2), {}, Reason.EMPTY, "read no reply to the end"),
         (
             Returned(1.0),
