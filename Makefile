@@ -40,14 +40,8 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
 
 bench: $(VENV)/.dev
-	@model=$$($(BIN)/python scripts/smollm2.py) || exit 1; \
-	for f in benchmarks/[a-z]*.py; do \
-	    case $$f in \
-	        */trl_compare.py) continue;; \
-	        */engine.py) set -- --model $$model;; \
-	        *) set --;; \
-	    esac; \
-	    echo "== $$f"; $(BIN)/python $$f "$$@" || exit 1; \
+	@for f in $(filter-out %/trl_compare.py,$(wildcard benchmarks/[a-z]*.py)); do \
+	    echo "== $$f"; $(BIN)/python $$f || exit 1; \
 	done
 
 # TRL in an environment of its own, beside ours in the same call.

@@ -14,6 +14,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -59,6 +60,14 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def model_folder(named: str | Path | None) -> str:
+    """The model a benchmark runs: the one named, or SmolLM2-135M-Instruct, converted once."""
+    if named:
+        return str(named)
+    script = Path(__file__).parent.parent / "scripts" / "smollm2.py"
+    return subprocess.run([sys.executable, str(script)], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 class Report:

@@ -1,7 +1,7 @@
 """What the local engine's speed is claimed with: decode tokens/s beside ``model.generate`` in the same process, alternating; time to first token
 while others decode; prefix reuse of second turns.
 
-    python benchmarks/engine.py --model DIR [--dtype float32] [--rounds 5] [--counts 1 8 32] [--out FILE]
+    python benchmarks/engine.py [--model DIR] [--dtypes float32 bfloat16] [--rounds 5] [--counts 1 8 32]
 
 Both sides sample at temperature 1, no end token, from the same prompts of differing lengths. ``decode`` counts the tokens between the moment when
 every request has its first and the moment when one has its last; ``whole`` counts all tokens over the whole time, prompts included.
@@ -11,18 +11,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
-import platform
 import random
-import statistics
 import time
 from array import array
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-import transformers
+from _report import Report, model_folder
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from agentlightning.config import EngineConfig, ModelConfig
@@ -83,38 +79,28 @@ async def run_engine(engine: LocalEngine, prompts: Prompts, tokens: int) -> dict
     return {"decode": between / (end - start), "whole": len(prompts) * tokens / whole}
 
 
-async def speed(loaded: LoadedModel, engine: LocalEngine, counts: list[int], tokens: int, rounds: int) -> dict[str, Any]:
-    results: dict[str, Any] = {}
+async def speed(report: Report, name: str, loaded: LoadedModel, engine: LocalEngine, counts: list[int], tokens: int, rounds: int) -> None:
     vocabulary = loaded.model.config.vocab_size
     for count in counts:
-        runs: dict[str, list[dict[str, float]]] = {"ours": [], "generate": []}
         for round_ in range(-1, rounds):
             prompts = prompts_of(count, vocabulary, seed=1000 * count + round_)
             measured = tokens if round_ >= 0 else 4  # the first only warms up
-            pair = {"ours": await run_engine(engine, prompts, measured)}
-            pair["generate"] = await engine.run_exclusive(lambda p=prompts, n=measured: run_generate(loaded, p, n))
-            if round_ < 0:
-                continue
-            for name, figures in pair.items():
-                runs[name].append(figures)
-                print(
-                    f"  {count:3d} requests, run {round_ + 1} {name:9s} decode {figures['decode']:8.1f} tok/s   whole {figures['whole']:8.1f} tok/s"
-                )
-        summary: dict[str, Any] = {"runs": runs}
-        for kind in ("decode", "whole"):
-            ours, theirs = ([r[kind] for r in runs[name]] for name in ("ours", "generate"))
-            summary[kind] = {"ours": spread(ours), "generate": spread(theirs), "ratio": statistics.median(ours) / statistics.median(theirs)}
-            print(f"{count:3d} requests {kind:6s}: ours {show(ours)}   generate {show(theirs)}   ratio {summary[kind]['ratio']:.2f}")
-        results[str(count)] = summary
-    return results
+            ours = await run_engine(engine, prompts, measured)
+            theirs = await engine.run_exclusive(lambda p=prompts, n=measured: run_generate(loaded, p, n))
+            if round_ >= 0:
+                report.add(f"{name}, {count} requests, ours", **ours)
+                report.add(f"{name}, {count} requests, generate", **theirs)
 
 
-async def first_token(loaded: LoadedModel, engine: LocalEngine, others: int, rounds: int) -> dict[str, Any]:
+async def first_token(report: Report, name: str, loaded: LoadedModel, engine: LocalEngine, others: int, rounds: int) -> None:
     """Seconds to the first token of a request of 100 prompt tokens that arrives while ``others`` decode, beside the same alone."""
     vocabulary = loaded.model.config.vocab_size
     loop = asyncio.get_running_loop()
-    crowded: list[float] = []
-    alone: list[float] = []
+
+    async def probe(seed: int) -> float:
+        prompt = prompts_of(1, vocabulary, seed=seed, shortest=100, longest=100)[0]
+        return (await engine.sample(SampleRequest("probe", array("i", prompt), SamplingParams(max_tokens=1, seed=1)))).first_token_s
+
     for round_ in range(rounds):
         background: list[asyncio.Task[Sample]] = []
         started: list[asyncio.Event] = []
@@ -124,20 +110,15 @@ async def first_token(loaded: LoadedModel, engine: LocalEngine, others: int, rou
             request = SampleRequest(f"b{i}", array("i", prompt), SamplingParams(max_tokens=400, seed=i))
             background.append(loop.create_task(engine.sample(request, lambda _, e=event: e.set())))
         await asyncio.gather(*(e.wait() for e in started))
-        for times in (crowded, alone):
-            prompt = prompts_of(1, vocabulary, seed=900 + 2 * round_ + (times is alone), shortest=100, longest=100)[0]
-            sample = await engine.sample(SampleRequest("probe", array("i", prompt), SamplingParams(max_tokens=1, seed=1)))
-            times.append(sample.first_token_s)
-            if times is crowded:
-                for task in background:
-                    task.cancel()
-                await asyncio.gather(*background, return_exceptions=True)
-                await engine.run_exclusive(lambda: None)
-        print(f"  first token, run {round_ + 1}: {crowded[-1] * 1e3:.0f} ms beside {others} others, {alone[-1] * 1e3:.0f} ms alone")
-    return {"others": others, "crowded_s": spread(crowded), "alone_s": spread(alone)}
+        beside = await probe(900 + 2 * round_)
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        await engine.run_exclusive(lambda: None)
+        report.add(f"{name}, first token", beside_others_s=beside, alone_s=await probe(901 + 2 * round_), others=others)
 
 
-async def reuse(loaded: LoadedModel, engine: LocalEngine, conversations: int) -> dict[str, float]:
+async def reuse(report: Report, name: str, loaded: LoadedModel, engine: LocalEngine, conversations: int) -> None:
     """Second turns: the share of the prompt's tokens that a first turn had computed, or could have, which were not computed again."""
     vocabulary = loaded.model.config.vocab_size
     rng = random.Random(5)
@@ -154,63 +135,46 @@ async def reuse(loaded: LoadedModel, engine: LocalEngine, conversations: int) ->
         total += len(second)
 
     await asyncio.gather(*(one(i, p) for i, p in enumerate(prompts_of(conversations, vocabulary, seed=5, shortest=80, longest=120))))
-    print(f"second turns: {reused} of {reusable} reusable prompt tokens reused ({reused / reusable:.1%}); prompts had {total}")
-    return {"reused": reused, "reusable": reusable, "prompt_tokens": total, "share": reused / reusable}
+    report.add(f"{name}, second turns", reused_share=reused / reusable, reused=reused, reusable=reusable, prompt_tokens=total)
 
 
-def spread(values: list[float]) -> dict[str, float]:
-    return {"min": min(values), "median": statistics.median(values), "max": max(values)}
-
-
-def show(values: list[float]) -> str:
-    return f"{min(values):.1f} / {statistics.median(values):.1f} / {max(values):.1f}"
-
-
-def machine(loaded: LoadedModel) -> dict[str, Any]:
-    name = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        name = next(
-            (x.split(":", 1)[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), name
-        )
-    return {
-        "cpu": name,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load": os.getloadavg()[0],
-        "gpu": torch.cuda.get_device_name(loaded.device) if loaded.device.type == "cuda" else None,
-        "dtype": str(loaded.dtype),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
-
-
-async def main(args: argparse.Namespace) -> dict[str, Any]:
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    loaded = load_model(ModelConfig(path=args.model, dtype=args.dtype, device=args.device))
+async def measure(report: Report, args: argparse.Namespace, model: str, dtype: Literal["float32", "bfloat16"]) -> None:
+    loaded = load_model(ModelConfig(path=model, dtype=dtype, device=args.device))
     engine = LocalEngine(loaded.model, loaded.tokenizer, EngineConfig(slots=max([32, *args.counts])))
     await engine.start()
-    results: dict[str, Any] = {"machine": machine(loaded), "model": Path(args.model).name, "new_tokens": args.tokens}
-    print(json.dumps(results))
-    results["speed"] = await speed(loaded, engine, args.counts, args.tokens, args.rounds)
-    results["first_token"] = await first_token(loaded, engine, 31, args.rounds)
-    results["prefix_reuse"] = await reuse(loaded, engine, 8)
+    await speed(report, dtype, loaded, engine, args.counts, args.tokens, args.rounds)
+    await first_token(report, dtype, loaded, engine, 31, args.rounds)
+    await reuse(report, dtype, loaded, engine, 8)
     await engine.close()
-    return results
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="Hugging Face folder or hub id")
-    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
+    parser.add_argument("--model", help="Hugging Face folder; default: SmolLM2-135M-Instruct")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--tokens", type=int, default=64, help="new tokens per request")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--out", help="write the results here as JSON")
-    options = parser.parse_args()
-    measured = asyncio.run(main(options))
-    if options.out:
-        Path(options.out).write_text(json.dumps(measured, indent=1) + "\n")
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    model = model_folder(args.model)
+    cuda = args.device != "cpu" and torch.cuda.is_available()
+    report = Report("engine-cuda" if cuda else "engine", model=Path(model).name, new_tokens=args.tokens, threads=torch.get_num_threads())
+    for dtype in args.dtypes:
+        asyncio.run(measure(report, args, model, dtype))
+    summary = report.summary()
+    ratios = {
+        f"{dtype}_{kind}_{count}": summary[f"{dtype}, {count} requests, ours"][kind]["median"]
+        / summary[f"{dtype}, {count} requests, generate"][kind]["median"]
+        for dtype in args.dtypes
+        for kind in ("decode", "whole")
+        for count in args.counts
+    }
+    report.finish(**ratios)
+
+
+if __name__ == "__main__":
+    main()

@@ -31,7 +31,7 @@ from typing import Any
 
 import aiohttp
 import orjson
-from _report import Report
+from _report import Report, model_folder
 from aiohttp import web
 
 PROMPT, NEW, SAMPLED = 1000, 64, 256
@@ -306,14 +306,6 @@ def conclusions(summary: dict[str, dict[str, dict[str, float]]], connections: li
         for side in ("proxy", "proxy, tokens"):
             found[f"gateway / {side}, req/s at {count}"] = median("gateway", count, "rps") / median(side, count, "rps")
     return found
-
-
-def model_folder(named: str | None) -> str:
-    """The tokenizer's folder: the one named, or SmolLM2's, converted once."""
-    if named:
-        return named
-    script = Path(__file__).parent.parent / "scripts" / "smollm2.py"
-    return subprocess.run([sys.executable, str(script)], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 def run(main: Callable[[], Any]) -> Any:

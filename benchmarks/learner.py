@@ -10,11 +10,9 @@ own; they step in turn, one at a time, and the first step of each (in which memo
 from __future__ import annotations
 
 import argparse
-import functools
 import multiprocessing
 import random
 import resource
-import subprocess
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
@@ -23,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from _report import Report
+from _report import Report, model_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -226,8 +224,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--quick", action="store_true", help="two groups, one round")
     options = parser.parse_args()
-    run = functools.partial(subprocess.run, stdout=subprocess.PIPE, text=True, check=True)
-    path = options.model or run([sys.executable, str(ROOT / "scripts" / "smollm2.py")]).stdout.strip()
+    path = model_folder(options.model)
     groups, rounds = (2, 1) if options.quick else (6, options.rounds)
     report = Report("learner", model=Path(path).name, groups=groups, rollouts=8, rounds=rounds, threads=options.threads, dtype="float32")
     context = multiprocessing.get_context("spawn")

@@ -1,25 +1,24 @@
-"""How long recording a call takes: ``python benchmarks/store.py [folder]`` (default: a temporary folder; the disk under it matters).
+"""How long recording a call takes. The disk under it matters: ``python benchmarks/store.py [--folder FOLDER]``.
 
 One record is a call with 64 given and 256 sampled tokens with their logprobs. ``alone``: one record at a time, its latency.
 ``N at once``: N tasks that record one after the other; the latency each sees, and the time per record of them all together, on the
-clock and of the CPU (making the record included).
+clock and of the CPU (making the record included). ``bytes``: of the database; 4 of each given and 8 of each sampled token are its id and logprob.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import os
-import platform
 import sqlite3
 import statistics
-import sys
 import tempfile
 import time
 from array import array
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-import sqlalchemy
+from _report import Report
 
 from agentlightning.store import Store, open_store
 from agentlightning.types import (
@@ -78,33 +77,34 @@ async def measure(store: Store, run: str, at_once: int, records: int) -> tuple[l
     return latencies, (time.perf_counter() - start) * scale, (time.process_time() - cpu) * scale
 
 
-async def bench(folder: Path, durability: Literal["process", "power"]) -> None:
+async def bench(report: Report, folder: Path, durability: Literal["process", "power"]) -> None:
     path = folder / f"{durability}.db"
     store = open_store(f"sqlite:///{path}", durability)
     for at_once in (1, 32, 100, 256):
-        results: dict[str, list[float]] = {"latency p50": [], "latency p99": [], "wall per record": [], "CPU per record": []}
         for i in range(RUNS):
             latencies, wall, cpu = await measure(store, f"{at_once}-{i}", at_once, RECORDS // 4 if at_once == 1 else RECORDS)
             cuts = statistics.quantiles(latencies, n=100)
-            for values, value in zip(results.values(), (cuts[49], cuts[98], wall, cpu), strict=True):
-                values.append(value)
-        for what, values in results.items():
-            runs = " ".join(f"{value:8.3f}" for value in values)
-            low, middle, high = min(values), statistics.median(values), max(values)
-            print(f"{durability:8}{at_once:4} at once  {what:16} runs {runs}   min {low:.3f} median {middle:.3f} max {high:.3f} ms")
+            report.add(
+                f"durability {durability}, {at_once} at once",
+                latency_p50_ms=cuts[49],
+                latency_p99_ms=cuts[98],
+                wall_per_record_ms=wall,
+                cpu_per_record_ms=cpu,
+            )
     await store.close()
     tokens = RUNS * (RECORDS // 4 + 3 * RECORDS) * (GIVEN + SAMPLED)
-    print(
-        f"{durability:8} bytes per token: {path.stat().st_size / tokens:.2f} (4 of each given and 8 of each sampled one are its id and logprob)"
-    )
+    report.add(f"durability {durability}, bytes", bytes_per_token=path.stat().st_size / tokens)
 
 
 def main() -> None:
-    print(f"{platform.platform()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; Python {platform.python_version()}", end=", ")
-    print(f"SQLite {sqlite3.sqlite_version}, SQLAlchemy {sqlalchemy.__version__}")
-    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as folder:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--folder", help="where the record is written, for its disk; default: a temporary folder")
+    options = parser.parse_args()
+    report = Report("store", given=GIVEN, sampled=SAMPLED, sqlite=sqlite3.sqlite_version, sqlalchemy=version("sqlalchemy"))
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for durability in ("process", "power"):
-            asyncio.run(bench(Path(folder), durability))
+            asyncio.run(bench(report, Path(folder), durability))
+    report.finish()
 
 
 if __name__ == "__main__":

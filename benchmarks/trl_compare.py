@@ -247,12 +247,9 @@ def main() -> None:
         Path(options.out).write_text(json.dumps(run_ours(options) if options.side == "ours" else run_trl(options)))
         return
 
-    from _report import Report
+    from _report import Report, model_folder
 
-    if not options.model:
-        options.model = subprocess.run(
-            [sys.executable, ROOT / "scripts" / "smollm2.py"], stdout=subprocess.PIPE, text=True, check=True
-        ).stdout.strip()
+    options.model = model_folder(options.model)
     python = options.trl_python or environment()
     report = Report(
         "trl_compare", trl_version=TRL_VERSION, trl_settings=TRL | json.loads(options.trl), target=options.target, seeds=options.seeds
