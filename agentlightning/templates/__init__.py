@@ -9,24 +9,27 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from agentlightning.templates.base import ParsedDelta, Rendering, SampledTurn, StreamParser, Template
+from agentlightning.templates.base import Chosen, Parsed, ParsedDelta, Rendering, SampledTurn, StreamParser, Template
 from agentlightning.types import Json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["ParsedDelta", "Rendering", "SampledTurn", "StreamParser", "Template", "describe", "load_template"]
+__all__ = ["Chosen", "Parsed", "ParsedDelta", "Rendering", "SampledTurn", "StreamParser", "Template", "describe", "load_template"]
 
 
-def load_template(tokenizer: PreTrainedTokenizerBase, *, tool_format: str | None = None, stop_token_ids: Sequence[int] = ()) -> Template:
+def load_template(
+    tokenizer: PreTrainedTokenizerBase, *, tool_format: str | None = None, stop_token_ids: Sequence[int] = (), keep_reasoning: bool = False
+) -> Template:
     """A Template over a Hugging Face fast tokenizer with a chat template, which is probed once, here.
 
-    ``tool_format``: `hermes`, `llama3_json` or `text`; None takes what the template writes. ``stop_token_ids`` are added to the end-of-turn ids
-    that the tokenizer and the template name. Raises ConfigError for an unknown format, ModelError for a tokenizer that cannot be used.
+    ``tool_format``: a name of `formats.FORMATS`; None takes what the template writes. ``stop_token_ids`` are added to the end-of-turn ids
+    that the tokenizer, the template and the format name. ``keep_reasoning``: a recorded sample stays as it was sampled where the template would
+    drop its reasoning (else that is a rewrite). Raises ConfigError for an unknown format, ModelError for a tokenizer that cannot be used.
     """
     from agentlightning.templates.chat import ChatTemplate
 
-    return ChatTemplate(tokenizer, tool_format=tool_format, stop_token_ids=stop_token_ids)
+    return ChatTemplate(tokenizer, tool_format=tool_format, stop_token_ids=stop_token_ids, keep_reasoning=keep_reasoning)
 
 
 def describe(template: Template) -> dict[str, Json]:
@@ -36,8 +39,9 @@ def describe(template: Template) -> dict[str, Json]:
     known: dict[str, Json] = {"tool_format": template.tool_format, "stop_token_ids": list(template.stop_token_ids)}
     if isinstance(template, ChatTemplate):
         known |= {
-            "chosen_by": template.chosen_by,
+            "chosen": asdict(template.chosen),
             "native_tools": template.native_tools,
+            "native_calls": template.native_calls,
             "fallback": template.fallback,
             "stop_tokens": [template.decode([token]) for token in template.stop_token_ids],
             "probe": asdict(template.probe),

@@ -48,8 +48,30 @@ class ParsedDelta:
     """Whole calls only, each once."""
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which tool format a template was found to need. ``sure``: its own rendering or the user says so; else it was guessed, and ``why`` from what."""
+
+    name: str
+    sure: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A whole sample: its message, and how often something in it began like a tool call (or a channel) and was none. That is text of the message."""
+
+    message: Message
+    malformed: int = 0
+
+
 class StreamParser(Protocol):
     """Turns one sample into a message while it grows. Never shows half a tag, half a character or text that a stop string will cut."""
+
+    @property
+    def malformed(self) -> int:
+        """How often something in what was fed began like a tool call (or a channel) and was none. It is text of the message."""
+        ...
 
     def feed(self, token_ids: array[int]) -> ParsedDelta: ...
 

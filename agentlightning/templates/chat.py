@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,17 +16,19 @@ from typing import Any, cast
 from tokenizers import Tokenizer
 
 from agentlightning.errors import ConfigError, ModelError, TemplateError
-from agentlightning.templates.base import Rendering, SampledTurn
+from agentlightning.templates.base import Chosen, Parsed, Rendering, SampledTurn
 from agentlightning.templates.codec import Codec, control_tokens
-from agentlightning.templates.formats import FORMATS, tool_response
-from agentlightning.templates.guard import MARKER, Guard, marker
-from agentlightning.templates.parser import END_THINK, THINK, ReplyParser
-from agentlightning.templates.probe import probe
+from agentlightning.templates.formats import FORMATS, choose, tool_response
+from agentlightning.templates.guard import MARK, MARKER, Guard, marker
+from agentlightning.templates.harmony import CHANNEL, END, MESSAGE, START, HarmonyReader
+from agentlightning.templates.jinja import Compiled, compile_template
+from agentlightning.templates.parser import TAGS, Reader, ReplyParser, TextReader, joined
+from agentlightning.templates.probe import REASONING_FIELDS, Start, called, probe, short_id
 from agentlightning.types import FinishReason, Json, Message, Tool
 
 logger = logging.getLogger(__name__)
 
-_SPACE = re.compile(r"\s*")
+_ANALYSIS = f"{CHANNEL}analysis"
 
 
 @dataclass(slots=True)
@@ -44,37 +45,78 @@ class _Turn:
         text = "\n\n".join(part for part in (self.content, other.content) if part)
         return _Turn(self.role, text, {**other.fields, **self.fields}, self.samples + other.samples, True)
 
+    def as_json(self) -> Json:
+        return {"role": self.role, "content": self.content, **self.fields}
+
+
+@dataclass(slots=True)
+class _Place:
+    """What a marked turn becomes. ``sample`` None: the calls that the template was given are written here, ``reasoning`` where it shows any."""
+
+    sample: SampledTurn | None
+    reasoning: str
+    text: str
+    reasons: bool
+    call: bool
+    """The template was given a call, so that its marker stands in front of a name."""
+    start: Start
+
 
 class ChatTemplate:
     """Made by `load_template`. Safe to use from several threads."""
 
-    def __init__(self, tokenizer: Any, *, tool_format: str | None = None, stop_token_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: Any, *, tool_format: str | None = None, stop_token_ids: Sequence[int] = (), keep_reasoning: bool = False
+    ) -> None:
         if tool_format is not None and tool_format not in FORMATS:
             raise ConfigError(f"tool_format {tool_format!r} is not known: use one of {', '.join(sorted(FORMATS))}, or leave it out")
-        self._tokenizer = tokenizer
-        core, source = _parts_of(tokenizer)
+        core, source, named = _parts_of(tokenizer)
         control = control_tokens(core, source)
         self._guard = Guard(control)
-        added = [token.content for token in core.get_added_tokens_decoder().values()]
+        self._names = cast("dict[str, str]", tokenizer.special_tokens_map)
+        self._keep_reasoning = keep_reasoning
+        eos = cast("str | None", tokenizer.eos_token)
+        known = {token.content for token in core.get_added_tokens_decoder().values()}
+        harmony = all(sign in known or sign in source for sign in FORMATS["harmony"].signs)
+        spoken = [tags for tags in TAGS if any(tag in source or tag in known for tag in tags)]
+        self.reasoning_tags = spoken[0] if spoken and not harmony else None
+        """What encloses the model's reasoning; None where it has none, or channels instead."""
         try:
-            self.probe = probe(self._apply, self._guard, reasoning=THINK in source or THINK in added)
+            self._plain = _compiled(named["default"])
+            self._with_tools = _compiled(named["tool_use"]) if named["tool_use"] != named["default"] else self._plain
+            self.probe = probe(
+                self._apply,
+                self._guard,
+                reasoning=harmony or self.reasoning_tags is not None,
+                tags=self.reasoning_tags,
+                ends=[eos] if eos else [],
+            )
         except TemplateError as error:
             raise ModelError(f"the tokenizer's chat template cannot be used: {error}; give the model folder one that can") from error
         found = self.probe
-        ends = [control[found.end_of_turn]] if found.end_of_turn else []
-        eos = cast("int | None", tokenizer.eos_token_id)
-        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys([*ends, *([] if eos is None else [eos]), *stop_token_ids]))
+        self.chosen: Chosen = choose(tool_format, found.call_format, known, source)
+        """The tool format, whether that is sure, and why."""
+        self.tool_format: str = self.chosen.name
+        self._format = FORMATS[self.tool_format]
+        self._opening = self._format.write_all([("zq", "{}")]).partition("zq")[0]
+        signs = self._format.signs
+        spoken_of = found.call_format is None and bool(signs) and all(sign in known or sign in source for sign in signs)
+        self.native_calls: bool = found.results and (self.tool_format == found.call_format or (found.tools and spoken_of))
+        """Calls and results stand where the template has them; else they are text."""
+        self.native_tools: bool = found.tools and self.native_calls
+        """So does the list of tools."""
+        if self._format.scanner is None and not self.native_calls:
+            raise ConfigError(
+                f"tool_format {self.tool_format!r} needs a chat template that renders calls and results itself: {self.fallback}"
+            )
+
+        ends = [found.end_of_turn, *self._format.ends, *([found.calls.end] if found.calls else [])]
+        eos_id = cast("int | None", tokenizer.eos_token_id)
+        ids = [control[end] for end in ends if end in control and end not in self._format.goes_on]
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys([*ids, *([] if eos_id is None else [eos_id]), *stop_token_ids]))
         self._stop_ids = frozenset(self.stop_token_ids)
         unknown = cast("str | None", getattr(core.model, "unk_token", tokenizer.unk_token))
-        self._codec = Codec(
-            core, control, self._guard, separator=found.end_of_turn or cast("str | None", tokenizer.eos_token), unknown=unknown
-        )
-
-        self.tool_format: str = tool_format or found.call_format or "text"
-        self.native_tools: bool = not found.lacks and self.tool_format == found.call_format
-        """The template's own rendering of tools is used."""
-        self.chosen_by: str = "asked for" if tool_format else "found in the template" if found.call_format else "the template has none"
-        self._format = FORMATS[self.tool_format]
+        self._codec = Codec(core, control, self._guard, separator=found.end_of_turn or eos, unknown=unknown)
         self._warned = False
 
     # ----------------------------------------------------------------- rendering
@@ -83,86 +125,151 @@ class ChatTemplate:
         if not messages:
             raise TemplateError("there are no messages")
         offered = [self._guard.escape_json(_as_function(tool)) for tool in tools]
-        turns = self._turns(messages, offered, sampled)
-        text = self._apply(
-            [{"role": turn.role, "content": turn.content, **turn.fields} for turn in turns],
-            offered if offered and self.native_tools else None,
-            True,
-        )
-        return self._split(text, sampled, {i for turn in turns if turn.merged for i in turn.samples})
+        places: dict[int, _Place] = {}
+        turns = self._turns(messages, offered, sampled, places)
+        shown = offered if offered and self.native_tools and not self.probe.tools_in_system else None
+        text = self._apply([turn.as_json() for turn in turns], shown, True)
+        return self._split(text, places, {i for turn in turns if turn.merged for i in turn.samples})
 
     def _apply(self, messages: Sequence[Json], tools: Sequence[Json] | None, generate: bool) -> str:
+        compiled = self._with_tools if tools else self._plain
         try:
-            return cast(str, self._tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=generate))
+            return compiled(messages=messages, tools=tools, documents=None, add_generation_prompt=generate, **self._names)
         except Exception as error:  # a template is a program of somebody else's: it may fail in any way
             raise TemplateError(
                 f"the chat template refused the conversation: {' '.join(str(error).split()) or type(error).__name__}"
             ) from error
 
-    def _turns(self, messages: Sequence[Message], offered: Sequence[Json], sampled: Mapping[int, SampledTurn]) -> list[_Turn]:
-        if not self.native_tools and not self._warned and (offered or any(m.tool_calls or m.role == "tool" for m in messages)):
+    def _turns(
+        self, messages: Sequence[Message], offered: Sequence[Json], sampled: Mapping[int, SampledTurn], places: dict[int, _Place]
+    ) -> list[_Turn]:
+        lost = not self.native_calls and any(m.tool_calls or m.role == "tool" for m in messages)
+        if not self._warned and (lost or (offered and not self.native_tools)):
             self._warned = True
             logger.warning("%s", self.fallback)
         turns: list[_Turn] = []
         names: dict[str, str] = {}
-        extra = self._format.instructions(offered) if offered and not self.native_tools else ""
-        if extra and messages[0].role != "system":
-            turns.append(_Turn("system", extra))
+        extra = self._format.instructions(offered, as_text=not self.native_calls) if offered and not self.native_tools else ""
+        carried = (
+            self._guard.broken(json.dumps(offered, ensure_ascii=False))
+            if offered and self.native_tools and self.probe.tools_in_system
+            else ""
+        )
+        if (extra or carried) and messages[0].role != "system":
+            turns.append(_Turn("system", extra, {"tools": carried} if carried else {}))
         for i, message in enumerate(messages):
             for call in message.tool_calls:
                 names[call.id] = call.name
-            if i in sampled:
-                turn = self._recorded(i, sampled[i])
-            elif message.role == "assistant":
-                turn = self._written(message)
+            if message.role == "assistant":
+                turn = self._assistant(i, messages, sampled.get(i), places)
             elif message.role == "tool":
                 turn = self._result(message, names)
             elif message.role in ("system", "user"):
                 turn = _Turn(message.role, self._guard.escape(message.content))
                 if message.name:
                     turn.fields["name"] = self._guard.escape(message.name)
-                if extra and i == 0 and message.role == "system":
-                    turn = turn.joined(_Turn("system", extra))
+                if i == 0 and message.role == "system":
+                    if extra:
+                        turn = turn.joined(_Turn("system", extra))
+                    if carried:
+                        turn.fields["tools"] = carried
             else:
                 raise TemplateError(f"a message has the role {message.role!r}: it has to be system, user, assistant or tool")
-            if turn.role == "user" and message.role == "tool" and i > 0 and messages[i - 1].role == "tool":
+            if turn.role == "user" and message.role == "tool" and i > 0 and messages[i - 1].role == "tool" and turns[-1].role == "user":
                 # Results of one round are one user turn, as in templates that know tools.
                 turns[-1].content += "\n" + turn.content
             else:
                 turns.append(turn)
         return self._accepted(turns)
 
-    def _recorded(self, i: int, sample: SampledTurn) -> _Turn:
-        turn = _Turn("assistant", marker("c", i), samples=(i,))
-        if self._reasons(sample.text):
-            if self.probe.reasoning_field:
-                turn.fields["reasoning_content"] = marker("r", i)
-            else:
-                turn.content = marker("r", i) + THINK + END_THINK + turn.content
+    def _assistant(self, i: int, messages: Sequence[Message], sample: SampledTurn | None, places: dict[int, _Place]) -> _Turn:
+        message = messages[i]
+        start = self.probe.after_tool if self.native_calls and i > 0 and messages[i - 1].role == "tool" else self.probe.after_user
+        given = bool(message.tool_calls) and self.native_calls and self.probe.calls is not None
+        if sample is None and not given:
+            return self._written(message)
+        reasons = self._reasons(sample.text) if sample else bool(message.reasoning) and self.probe.reasoning
+        reasoning, text = ("", "") if sample else self._as_sampled(message)
+        places[i] = _Place(sample, reasoning, text, reasons, given, start)
+        turn = self._given(i, message) if given else _Turn("assistant", marker("c", i))
+        turn.samples = (i,)
+        if reasons and self.probe.reasoning_field:
+            turn.fields |= dict.fromkeys(REASONING_FIELDS, marker("r", i))
+        elif reasons and self.reasoning_tags and not given:
+            turn.content = marker("r", i) + "".join(self.reasoning_tags) + turn.content
         return turn
 
     def _reasons(self, text: str) -> bool:
-        return self.probe.reasoning and (self.probe.thinks_first or text.lstrip().startswith(THINK))
+        """Whether a sample holds reasoning. An empty pair of tags is none: no template loses anything by leaving it out."""
+        if not self.probe.reasoning:
+            return False
+        if self.reasoning_tags is None:
+            return _ANALYSIS in text
+        opening, closing = self.reasoning_tags
+        rest = text.lstrip()
+        if rest.startswith(opening):
+            rest = rest[len(opening) :].lstrip()
+        elif not self.probe.thinks_first:
+            return False
+        return not rest.startswith(closing)
+
+    def _given(self, i: int, message: Message) -> _Turn:
+        """A turn with calls as the template wants them: marked names, and arguments that are nothing but a marker."""
+        style = self.probe.calls
+        assert style is not None
+        escape = self._guard.escape
+        calls = [(escape(call.id), marker("c", i) + escape(call.name), {"value": marker("e", i)}) for call in message.tool_calls]
+        return _Turn("assistant", "", called(style, calls))
+
+    def _as_sampled(self, message: Message) -> tuple[str, str]:
+        """The reasoning and the rest of a turn that was not sampled here, as the model would have written them."""
+        content, thought = self._guard.escape(message.content), self._guard.escape(message.reasoning or "")
+        if self._format.scanner is None:
+            again = f"{END}{START}assistant"
+            said = f"{CHANNEL}commentary{MESSAGE}{content}{again}" if content else ""
+            return f"{_ANALYSIS}{MESSAGE}{thought}{again}", self._format.write_reply(said, self._calls(message))
+        opening, closing = self.reasoning_tags or ("", "")
+        return f"{opening}\n{thought}\n{closing}\n\n", self._format.write_reply(content, self._calls(message))
+
+    def _calls(self, message: Message) -> list[tuple[str, str]]:
+        """Names and arguments, escaped: JSON objects re-serialised as templates do it, anything else as it is."""
+        escape = self._guard.escape
+        return [(escape(c.name), self._object(c.arguments) or escape(c.arguments)) for c in message.tool_calls]
+
+    def _object(self, arguments: str) -> str | None:
+        """Its strings are escaped before they are JSON: a format may write them bare, and a token's text may hold what JSON writes with a backslash."""
+        if not arguments.strip():
+            return "{}"
+        try:
+            value = json.loads(arguments)
+            if not isinstance(value, dict):
+                return None
+            return self._guard.broken(json.dumps(self._guard.escape_json(cast("Json", value)), ensure_ascii=False))
+        except (ValueError, RecursionError):
+            return None
 
     def _written(self, message: Message) -> _Turn:
         """An assistant turn that was not sampled here (or that the template rewrites). Its calls are written as the model would write them."""
         escape = self._guard.escape
-        calls = [self._format.write(escape(call.name), escape(_canonical(call.arguments))) for call in message.tool_calls]
-        turn = _Turn("assistant", "\n".join([*([escape(message.content)] if message.content else []), *calls]))
+        turn = _Turn("assistant", self._format.write_reply(escape(message.content), self._calls(message)))
         if message.reasoning is not None and self.probe.reasoning:
             reasoning = escape(message.reasoning)
             if self.probe.reasoning_field:
-                turn.fields["reasoning_content"] = reasoning
-            else:
-                turn.content = f"{THINK}\n{reasoning}\n{END_THINK}\n\n{turn.content}"
+                turn.fields |= dict.fromkeys(REASONING_FIELDS, reasoning)
+            elif self.reasoning_tags:
+                turn.content = f"{self.reasoning_tags[0]}\n{reasoning}\n{self.reasoning_tags[1]}\n\n{turn.content}"
         return turn
 
     def _result(self, message: Message, names: Mapping[str, str]) -> _Turn:
         content = self._guard.escape(message.content)
-        if not self.native_tools:
-            return _Turn("user", tool_response(content))
         of = message.tool_call_id or ""
-        fields = {"tool_call_id": of, "name": message.name or names.get(of, "")}
+        if not self.native_calls or (self.probe.calls and of not in names):
+            # A template that asks for calls as such refuses a result whose call a client has cut away.
+            return _Turn("user", tool_response(content))
+        name = message.name or names.get(of, "")
+        if of and self.probe.calls and self.probe.calls.short_ids:
+            of = short_id(of)
+        fields = {"tool_call_id": of, "name": name}
         return _Turn("tool", content, {key: self._guard.escape(value) for key, value in fields.items() if value})
 
     def _accepted(self, turns: list[_Turn]) -> list[_Turn]:
@@ -188,54 +295,91 @@ class ChatTemplate:
         repeated = {"user": found.repeated_users, "assistant": found.repeated_assistants}
         result: list[_Turn] = []
         for turn in accepted:
-            if result and result[-1].role == turn.role and not repeated.get(turn.role, True):
-                result[-1] = result[-1].joined(turn)
-            else:
+            last = result[-1] if result else None
+            if last and last.role == "tool" and turn.role == "user" and not found.user_after_results:
+                result.append(_Turn("assistant", ""))  # roles must alternate, and neither text can go into the other's turn
+                last = None
+            apart = last is None or last.role != turn.role or repeated.get(turn.role, True) or "tool_calls" in {*last.fields, *turn.fields}
+            if apart or last is None:
                 result.append(turn)
+            else:
+                result[-1] = last.joined(turn)
         return result
 
-    def _split(self, text: str, sampled: Mapping[int, SampledTurn], joined: set[int]) -> Rendering:
+    def _split(self, text: str, places: Mapping[int, _Place], merged: set[int]) -> Rendering:
         """Cuts a rendering at its markers and makes the text around each read as it did when the sample was drawn."""
-        spans: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        if not places:
+            return Rendering((text,))
+        spans: dict[str, list[tuple[int, int]]] = {}
         for found in MARKER.finditer(text):
-            spans.setdefault((found[1], int(found[2])), []).append(found.span())
+            spans.setdefault(found[0], []).append(found.span())
         texts: list[str] = []
         changed: dict[str, list[int]] = {}
-        cursor = 0
-        for i in sorted(sampled):
-            places = [span for span in spans.get(("c", i), []) if span[0] >= cursor]
-            if len(places) != 1:
-                changed.setdefault("leaves out" if not places else "repeats", []).append(i)
-                texts.append("")
+        cursor, so_far = 0, ""
+        for i, place in places.items():
+            found = spans.get(marker("c", i), ())
+            if cursor and found:
+                found = [span for span in found if span[0] >= cursor]
+            ends = spans.get(marker("e", i), ()) if place.call else found
+            if not found or not ends or (len(found) > 1 and not place.call):
+                if place.sample is None:
+                    raise TemplateError(f"the chat template leaves out the tool calls of message {i}")
+                changed.setdefault("repeats" if found else "leaves out", []).append(i)
+                texts.append(so_far)
+                so_far = ""
                 continue
-            start, end = places[0]
-            if self._reasons(sampled[i].text):
-                openings = [opening for opening, _ in spans.get(("r", i), []) if cursor <= opening < start]
+            start, end = found[0][0], ends[-1][1]
+            openings: Sequence[int] = ()
+            if place.reasons:
+                openings = [opening for opening, _ in spans.get(marker("r", i), ()) if cursor <= opening < start]
                 if openings:
                     start = openings[0]
-                else:
+                elif place.sample and not self._keep_reasoning:
                     changed.setdefault("drops the reasoning of", []).append(i)
-            if i in joined:
+            if i in merged:
                 changed.setdefault("cannot show apart from its neighbour", []).append(i)
-            texts.append(self._head(MARKER.sub("", text[cursor:start])))
-            cursor = self._past_end(text, end, sampled[i])
-        texts.append(MARKER.sub("", text[cursor:]))
+            before, past = self._head(_unmarked(text[cursor:start]), place, bool(openings)), self._past_end(text, end, place)
+            if before is None or past is None:
+                if place.sample is None:
+                    raise TemplateError(f"the chat template renders the tool calls of message {i} in a form of its own")
+                changed.setdefault("has a form of its own for", []).append(i)
+                before, past = "", end
+            cursor = past
+            if place.sample is None:
+                so_far += before + (place.reasoning if openings else "") + place.text
+            else:
+                texts.append(so_far + before)
+                so_far = ""
+        texts.append(so_far + _unmarked(text[cursor:]))
         why = "; ".join(f"the chat template {what} message {', '.join(map(str, which))}" for what, which in changed.items())
         return Rendering(tuple(texts), why or None, tuple(sorted({i for which in changed.values() for i in which})))
 
-    def _head(self, before: str) -> str:
-        """The text before a sample with the generation prompt in place of what a history has there."""
-        for head in self.probe.heads:
-            if before.endswith(head):
-                return before[: len(before) - len(head)] + self.probe.generation
-        return before
+    def _head(self, before: str, place: _Place, reasons: bool) -> str | None:
+        """The text before a sample with the generation prompt in place of what a history has there. None for a call that starts in no known way."""
+        heads = place.start.heads if not place.call or reasons else (place.start.call_head,)
+        for head in heads:
+            if head is not None and before.endswith(head):
+                if place.sample is None:
+                    # What the format writes itself goes; anything before that is the template's.
+                    return before.removesuffix(head if reasons else self._opening if head.endswith(self._opening) else head)
+                return before[: len(before) - len(head)] + place.start.generation
+        return None if place.call else before
 
-    def _past_end(self, text: str, at: int, sample: SampledTurn) -> int:
-        """Where the text behind a sample goes on, past the end-of-turn that the sample holds already."""
-        if sample.ended_with:
-            space = _SPACE.match(text, at)
-            past = space.end() if space else at
-            for word in (sample.ended_with, self.probe.end_of_turn):
+    def _past_end(self, text: str, at: int, place: _Place) -> int | None:
+        """Where the text behind a sample goes on, past the end-of-turn that the sample holds already. None for a call that ends in no known way."""
+        ends = (self.probe.end_of_turn, *self._format.goes_on)
+        if place.call:
+            style = self.probe.calls
+            assert style is not None
+            if not text.startswith(style.tail, at):
+                return None
+            at += len(style.tail)
+            ends = (style.end, *ends)
+        if place.sample and place.sample.ended_with:
+            past = at
+            while text[past : past + 1].isspace():
+                past += 1
+            for word in (place.sample.ended_with, *ends):
                 if word and text.startswith(word, past):
                     return past + len(word)
         return at
@@ -245,6 +389,8 @@ class ChatTemplate:
         """One line for people: why tools are rendered as text. "" where the template's own rendering is used."""
         if self.native_tools:
             return ""
+        if self.native_calls:
+            return "the chat template does not render the tool list in front of a conversation: it is written into the system message"
         if self.probe.lacks:
             why = f"the chat template does not render {' or '.join(self.probe.lacks)}"
         else:
@@ -269,29 +415,27 @@ class ChatTemplate:
     # ----------------------------------------------------------------- replies
     def stream(self, tools: Sequence[Tool], stop: Sequence[str] = ()) -> ReplyParser:
         """As in `base.Template`."""
-        return ReplyParser(
-            self._codec,
-            self._stop_ids,
-            self._format.scanner() if tools else None,
-            stop,
-            reasoning=self.probe.reasoning,
-            inside=self.probe.thinks_first,
-        )
+        return ReplyParser(self._codec, self._stop_ids, self._reader(tools), stop)
+
+    def _reader(self, tools: Sequence[Tool]) -> Reader:
+        scanner = self._format.scanner
+        if scanner is None:
+            return HarmonyReader(tools=bool(tools))
+        return TextReader(self.reasoning_tags, scanner(tools) if tools else None, inside=self.probe.thinks_first)
+
+    def read(self, token_ids: Sequence[int], tools: Sequence[Tool], finish: FinishReason, stop_string: str | None = None) -> Parsed:
+        """A whole sample, as ``parse`` reads it, and how much of it was malformed."""
+        parser = self.stream(tools, (stop_string,) if stop_string else ())
+        whole = joined(parser.feed(array("i", token_ids)), parser.finish(finish, stop_string))
+        return Parsed(Message("assistant", whole.content, whole.tool_calls, reasoning=whole.reasoning or None), parser.malformed)
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[Tool], finish: FinishReason, stop_string: str | None = None) -> Message:
         """As in `base.Template`. ``reasoning`` is None where there is none."""
-        parser = self.stream(tools, (stop_string,) if stop_string else ())
-        first, last = parser.feed(array("i", token_ids)), parser.finish(finish, stop_string)
-        return Message(
-            "assistant",
-            first.content + last.content,
-            first.tool_calls + last.tool_calls,
-            reasoning=(first.reasoning + last.reasoning) or None,
-        )
+        return self.read(token_ids, tools, finish, stop_string).message
 
 
-def _parts_of(tokenizer: Any) -> tuple[Tokenizer, str]:
-    """The Rust tokenizer and the chat template's source. Raises ModelError."""
+def _parts_of(tokenizer: Any) -> tuple[Tokenizer, str, dict[str, str]]:
+    """The Rust tokenizer, the chat template's source, and the source for each use (``default``, ``tool_use``). Raises ModelError."""
     core = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(core, Tokenizer):
         raise ModelError(f"{type(tokenizer).__name__} is not a fast tokenizer: the model folder needs a tokenizer.json")
@@ -300,7 +444,21 @@ def _parts_of(tokenizer: Any) -> tuple[Tokenizer, str]:
         raise ModelError(
             "the tokenizer has no chat template: put a chat_template.jinja into the model folder (an instruct model's folder has one)"
         )
-    return core, template if isinstance(template, str) else "\n".join(template.values())
+    if isinstance(template, str):
+        return core, template, {"default": template, "tool_use": template}
+    default = template.get("default") or next(iter(template.values()))
+    return core, "\n".join(template.values()), {"default": default, "tool_use": template.get("tool_use") or default}
+
+
+def _compiled(source: str) -> Compiled:
+    try:
+        return compile_template(source)
+    except Exception as error:  # whatever a source that is no template makes the compiler raise
+        raise TemplateError(f"it is no Jinja template: {' '.join(str(error).split())}") from error
+
+
+def _unmarked(text: str) -> str:
+    return MARKER.sub("", text) if MARK in text else text
 
 
 def _as_function(tool: Tool) -> Json:
@@ -308,12 +466,3 @@ def _as_function(tool: Tool) -> Json:
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
     }
-
-
-def _canonical(arguments: str) -> str:
-    """Arguments as templates write them: JSON objects re-serialised, anything else as it is."""
-    try:
-        value = json.loads(arguments)
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else arguments
-    except (ValueError, RecursionError):
-        return arguments if arguments.strip() else "{}"

@@ -6,11 +6,13 @@ A piece that follows other tokens is encoded as it would be inside the whole pro
 
 from __future__ import annotations
 
+import codecs
 import re
 from array import array
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders
 
 from agentlightning.errors import TemplateError
 from agentlightning.templates.guard import ESCAPE, MARK, QUOTE, Guard, unescape
@@ -18,6 +20,16 @@ from agentlightning.templates.guard import ESCAPE, MARK, QUOTE, Guard, unescape
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BEFORE = MARK + MARK
 """The stand-in for the token before a piece, in the tokenizer that knows no control tokens."""
+
+
+class Decoder(Protocol):
+    """Ids to text while they arrive."""
+
+    def feed(self, token_ids: Sequence[int]) -> str:
+        """What no further id can change."""
+        ...
+
+    def finish(self) -> str: ...
 
 
 class Codec:
@@ -39,6 +51,7 @@ class Codec:
         self._ordinary = _without(core, control)
         self._refused = self._counted | set(self._ordinary.encode(_BEFORE, add_special_tokens=False).ids)
         self._bytes = frozenset(i for b in range(256) if (i := core.token_to_id(f"<0x{b:02X}>")) is not None)
+        self._table = _Bytes(core) if isinstance(core.decoder, decoders.ByteLevel) else None
         self._before: list[int] = []
         probe = core.encode(" a a", add_special_tokens=False).ids
         if self._separator is not None and self._decode(probe) != self._after_separator(probe):
@@ -106,7 +119,13 @@ class Codec:
     # ----------------------------------------------------------------- decoding
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of ids as it reads behind other tokens; an incomplete character is U+FFFD, an id without a text is nothing."""
+        if self._table is not None:
+            return self._table.join(token_ids).decode("utf-8", "replace")
         return self._decode([*self._before, *token_ids])[len(self._before_text) :]
+
+    def decoder(self) -> Decoder:
+        """For ids that arrive in pieces; what it gives, put together, is ``decode`` of all of them."""
+        return _Whole(self) if self._table is None else _ByteDecoder(self._table)
 
     def decode_whole(self, token_ids: Sequence[int]) -> str | None:
         """As ``decode``; None where the next ids can still change what these read as: part of a character, or of a run of single bytes."""
@@ -123,6 +142,74 @@ class Codec:
         assert self._separator is not None
         before = [self._control[self._separator]]
         return self._decode(before + token_ids)[len(self._decode(before)) :]
+
+
+# --------------------------------------------------------------------------- byte-level vocabularies
+
+
+def _byte_of() -> dict[str, int]:
+    """The character that stands for each byte in a byte-level vocabulary: itself where it is printable, else one from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_of()
+
+
+class _Bytes(dict[int, bytes]):
+    """The bytes of each id, filled in as ids are met. A token with a character that stands for no byte is its own text, as in the library's decoder."""
+
+    def __init__(self, core: Tokenizer) -> None:
+        super().__init__()
+        self._core = core
+
+    def __missing__(self, token: int) -> bytes:
+        text = self._core.id_to_token(token) or ""
+        try:
+            found = bytes([_BYTE_OF[character] for character in text])
+        except KeyError:
+            found = text.encode()
+        self[token] = found
+        return found
+
+    def join(self, token_ids: Sequence[int]) -> bytes:
+        return b"".join(map(self.__getitem__, token_ids))
+
+
+class _ByteDecoder:
+    def __init__(self, table: _Bytes) -> None:
+        self._table = table
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, token_ids: Sequence[int]) -> str:
+        return self._decoder.decode(self._table.join(token_ids))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", True)
+
+
+class _Whole:
+    """Decodes what can no longer change, and keeps the ids of the rest."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._pending: list[int] = []
+
+    def feed(self, token_ids: Sequence[int]) -> str:
+        self._pending += token_ids
+        text = self._codec.decode_whole(self._pending)
+        if text is None:
+            return ""
+        self._pending = []
+        return text
+
+    def finish(self) -> str:
+        pending, self._pending = self._pending, []
+        return self._codec.decode(pending) if pending else ""
+
+
+# --------------------------------------------------------------------------- control tokens
 
 
 def control_tokens(core: Tokenizer, template: str) -> dict[str, int]:

@@ -1,292 +1,65 @@
-"""Formats: how tool calls are written in a model's text, and how they are found in it again.
+"""Formats: the ways to write tool calls, by name, and which of them a template or a tokenizer belongs to. Pure.
 
-Pure. A format writes calls and the instructions for templates that have none, and makes a scanner that takes a reply apart while it grows. A
-scanner's result depends on the whole text alone, never on how it was cut into pieces; what is no well-formed call is text.
+How each is read is told where its reader is: `tagged`, `running`, `harmony`.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Any
 
-from agentlightning.types import Json, ToolCall
+from agentlightning.templates import harmony, tagged
+from agentlightning.templates.arguments import bare, to_gemma
+from agentlightning.templates.base import Chosen
+from agentlightning.templates.running import LlamaScanner, MistralScanner
+from agentlightning.templates.scan import Scanner
+from agentlightning.types import Json, Tool, ToolCall
 
-# --------------------------------------------------------------------------- scanners
-
-
-class Scanner(Protocol):
-    """Splits a growing reply into text and whole tool calls."""
-
-    def feed(self, text: str) -> tuple[str, list[ToolCall]]: ...
-
-    def finish(self) -> tuple[str, list[ToolCall]]: ...
-
-
-class _Content:
-    """The text around calls: white space next to a call goes, unless text on both sides needs it; without a call all of it stays."""
-
-    def __init__(self) -> None:
-        self._waiting = ""
-        self._shown = False
-        self.text = ""
-        self.calls: list[ToolCall] = []
-        self.called = False
-
-    def add(self, text: str) -> None:
-        text = self._waiting + text
-        body = text.rstrip()
-        self._waiting = text[len(body) :]
-        if body:
-            self.text += body.lstrip() if self.called and not self._shown else body
-            self._shown = True
-
-    def call(self, call: ToolCall) -> None:
-        self.calls.append(call)
-        self.called = True
-
-    def take(self) -> tuple[str, list[ToolCall]]:
-        taken = self.text, self.calls
-        self.text, self.calls = "", []
-        return taken
-
-    def finish(self) -> tuple[str, list[ToolCall]]:
-        if not self.called:
-            self.text += self._waiting
-        self._waiting = ""
-        return self.take()
-
-
-class HermesScanner:
-    """``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, any number, anywhere in the text."""
-
-    OPEN = "<tool_call>"
-    CLOSE = "</tool_call>"
-
-    def __init__(self) -> None:
-        self._content = _Content()
-        self._buffer = ""
-        self._inside = False
-        self._searched = 0
-
-    def feed(self, text: str) -> tuple[str, list[ToolCall]]:
-        self._buffer += text
-        while self._step():
-            pass
-        return self._content.take()
-
-    def finish(self) -> tuple[str, list[ToolCall]]:
-        while self._inside:
-            self._give_up()
-            while self._step():
-                pass
-        self._content.add(self._buffer)
-        self._buffer = ""
-        return self._content.finish()
-
-    def _step(self) -> bool:
-        """One decision; False where more text is needed."""
-        if not self._inside:
-            start = self._buffer.find(self.OPEN)
-            if start < 0:
-                start = len(self._buffer) - overlap(self._buffer, (self.OPEN,))
-            else:
-                self._inside, self._searched = True, len(self.OPEN)
-            self._content.add(self._buffer[:start])
-            self._buffer = self._buffer[start:]
-            return self._inside
-        end = self._buffer.find(self.CLOSE, self._searched)
-        if end < 0:
-            self._searched = max(self._searched, len(self._buffer) - len(self.CLOSE) + 1)
-            return False
-        body = self._buffer[len(self.OPEN) : end]
-        if call := _only_call(body):
-            self._content.call(call)
-            self._buffer = self._buffer[end + len(self.CLOSE) :]
-            self._inside = False
-        elif _ends_in_string(body):
-            self._searched = end + len(self.CLOSE)  # the tag's text is part of a string
-        else:
-            self._give_up()
-        return True
-
-    def _give_up(self) -> None:
-        """The open tag was only text; what follows it is looked at again."""
-        self._content.add(self.OPEN)
-        self._buffer = self._buffer[len(self.OPEN) :]
-        self._inside = False
-
-
-class LlamaScanner:
-    """``{"name": ..., "parameters": {...}}`` at the start of the reply or behind ``<|python_tag|>``, several parted by ``;`` or white space."""
-
-    TAG = "<|python_tag|>"
-
-    def __init__(self) -> None:
-        self._content = _Content()
-        self._buffer = ""
-        self._skipped = ""
-        self._tried = 0
-        self._open = True
-
-    def feed(self, text: str) -> tuple[str, list[ToolCall]]:
-        self._buffer += text
-        while self._step():
-            pass
-        return self._content.take()
-
-    def finish(self) -> tuple[str, list[ToolCall]]:
-        rest = self._skipped + self._buffer
-        if not self._content.called or rest.strip(_BETWEEN):
-            self._content.add(rest)
-        self._skipped = self._buffer = ""
-        return self._content.finish()
-
-    def _step(self) -> bool:
-        if not self._open:
-            start = self._buffer.find(self.TAG)
-            self._open = start >= 0
-            if start < 0:
-                start = len(self._buffer) - overlap(self._buffer, (self.TAG,))
-            self._content.add(self._buffer[:start])
-            self._buffer = self._buffer[start:]
-            return self._open
-        between = _BETWEEN if self._content.called else _WHITE
-        rest = self._buffer.lstrip(between)
-        self._skip(len(self._buffer) - len(rest))
-        if self._buffer.startswith(self.TAG):
-            self._skip(len(self.TAG))
-            return True
-        if not rest or self.TAG.startswith(rest):
-            return False
-        if rest[0] == "{":
-            grown, self._tried = rest[self._tried :], len(rest)
-            if "}" not in grown:
-                return False
-            try:
-                members, end = _read_object(rest)
-            except (ValueError, RecursionError):
-                return False  # not whole yet, or never
-            if call := _as_call(members):
-                self._content.call(call)
-                self._skipped, self._buffer, self._tried = "", rest[end:], 0
-                return True
-        self._content.add(self._skipped)
-        self._skipped, self._open, self._tried = "", False, 0
-        return True
-
-    def _skip(self, count: int) -> None:
-        self._skipped += self._buffer[:count]
-        self._buffer = self._buffer[count:]
-
-
-_WHITE = " \t\r\n"
-_BETWEEN = _WHITE + ";"
-
-
-def overlap(text: str, words: Sequence[str]) -> int:
-    """The length of the longest end of ``text`` that may become one of ``words``."""
-    return max((n for word in words for n in range(1, min(len(word), len(text) + 1)) if text.endswith(word[:n])), default=0)
-
-
-# --------------------------------------------------------------------------- one call
-
-
-def new_call_id() -> str:
-    """A globally unique tool-call id."""
-    return f"call_{secrets.token_hex(12)}"
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
-_SPACE = re.compile(r"[ \t\n\r]*")
-
-_Members = dict[str, tuple[Json, str]]
-"""The members of a JSON object: each key's value, and its text as it was written."""
-
-
-def _read_object(text: str) -> tuple[_Members, int]:
-    """Reads the JSON object at the start of ``text``; returns its members and the position behind it. Raises ValueError or RecursionError."""
-
-    def past(at: int, expected: str) -> int:
-        if text[at : at + 1] not in tuple(expected):
-            raise ValueError(f"no {expected!r} at {at}")
-        return _space(text, at + 1)
-
-    members: _Members = {}
-    at = past(_space(text, 0), "{")
-    while text[at : at + 1] != "}":
-        key, at = _DECODER.raw_decode(text, at)
-        if not isinstance(key, str):
-            raise ValueError("a key that is no string")
-        start = past(_space(text, at), ":")
-        value, at = _DECODER.raw_decode(text, start)
-        members[key] = value, text[start:at]
-        at = _space(text, at)
-        if text[at : at + 1] != "}":
-            at = past(at, ",")
-            if text[at : at + 1] == "}":
-                raise ValueError("a comma before the end")
-    return members, at + 1
-
-
-def _space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
-
-
-def _as_call(members: _Members) -> ToolCall | None:
-    """The call that a JSON object stands for, its arguments as they were written; None where it stands for none."""
-    name = members.get("name", (None, ""))[0]
-    given = [members[key] for key in ("arguments", "parameters") if key in members]
-    if not isinstance(name, str) or not name or len(given) != 1 or not isinstance(given[0][0], dict):
-        return None
-    if any("\ud800" <= character <= "\udfff" for character in name):
-        return None  # half a surrogate pair has no UTF-8 form
-    return ToolCall(new_call_id(), name, given[0][1])
-
-
-def _only_call(text: str) -> ToolCall | None:
-    try:
-        members, end = _read_object(text)
-    except (ValueError, RecursionError):
-        return None
-    return _as_call(members) if not text[end:].strip(_WHITE) else None
-
-
-def _ends_in_string(text: str) -> bool:
-    return re.sub(r"\\.", "", text, flags=re.DOTALL).count('"') % 2 == 1
-
-
-# --------------------------------------------------------------------------- formats
+Write = Callable[[str, str], str]
+"""(name, arguments) -> one call. The name is plain text, the arguments are JSON, or whatever there is instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """One way to write tool calls. ``pattern`` has places for name and arguments as JSON; calls are joined by a newline."""
+    """One way to write tool calls."""
 
     name: str
-    scanner: Callable[[], Scanner]
-    pattern: str
+    scanner: Callable[[Sequence[Tool]], Scanner] | None
+    """Makes the reader of one reply. None: harmony, whose reply is not text with calls in it but a run of messages."""
+    write: Write
     how: str
+    """Tells a model that was given tools as text how to use one; the example stands below it."""
+    example: str = ""
+    """One call, as such a model is shown it."""
+    before: str = ""
+    between: str = "\n"
+    after: str = ""
+    """Around and between the calls of one reply."""
+    apart: str = "\n"
+    """Between the text of a reply and its calls."""
+    signs: tuple[str, ...] = ()
+    """Texts that give the format away where all of them are control tokens or in the template."""
+    ends: tuple[str, ...] = ()
+    """Control tokens that end a turn of the model's besides the one that the template writes."""
+    goes_on: tuple[str, ...] = ()
+    """Control tokens that the template ends a turn with and the model does not."""
 
-    def write(self, name: str, arguments: str) -> str:
-        """One call. ``name`` is plain text, ``arguments`` JSON (or whatever there is instead)."""
-        return self.pattern % (json.dumps(name, ensure_ascii=False), arguments)
+    def write_reply(self, content: str, calls: Sequence[tuple[str, str]]) -> str:
+        """A reply with its text and its calls."""
+        return content + (self.apart if content and calls else "") + self.write_all(calls)
 
-    def instructions(self, tools: Sequence[Json]) -> str:
-        """The system text that offers tools where the chat template has no place for them."""
+    def write_all(self, calls: Sequence[tuple[str, str]]) -> str:
+        """The calls of one reply. "" for none."""
+        return self.before + self.between.join([self.write(name, arguments) for name, arguments in calls]) + self.after if calls else ""
+
+    def instructions(self, tools: Sequence[Json], *, as_text: bool) -> str:
+        """The system text that offers tools where the chat template has no place for them. ``as_text``: nor has it one for results."""
         listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-        example = self.pattern % ("<name of the tool>", "<its arguments as a JSON object>")
         return (
             f"You can use tools. These are described here, one JSON object a line:\n<tools>\n{listed}\n</tools>\n\n"
-            f"{self.how}\n{example}\n\nThe results come back inside <tool_response></tool_response>."
+            f"{self.how}\n{self.example}" + ("\n\nThe results come back inside <tool_response></tool_response>." if as_text else "")
         )
 
 
@@ -295,17 +68,117 @@ def tool_response(content: str) -> str:
     return f"<tool_response>\n{content}\n</tool_response>"
 
 
-_HERMES = '<tool_call>\n{"name": %s, "arguments": %s}\n</tool_call>'
-_TAGGED = "To use one, write its name and arguments as JSON between <tool_call> tags, once for each use:"
+# --------------------------------------------------------------------------- writing
 
-FORMATS: dict[str, ToolFormat] = {
-    "hermes": ToolFormat("hermes", HermesScanner, _HERMES, _TAGGED),
-    "llama3_json": ToolFormat(
-        "llama3_json",
-        LlamaScanner,
-        '{"name": %s, "parameters": %s}',
-        "To use one, reply with nothing but its name and arguments as JSON, one line for each use:",
+
+def _json(name: str, scanner: Callable[[Sequence[Tool]], Scanner], pattern: str, how: str, **more: Any) -> ToolFormat:
+    """A format whose pattern has places for the name, as a JSON string, and for the arguments."""
+
+    def write(name: str, arguments: str) -> str:
+        return pattern % (json.dumps(name, ensure_ascii=False), arguments)
+
+    example = more.get("before", "") + pattern % ("<name of the tool>", "<its arguments as a JSON object>") + more.get("after", "")
+    return ToolFormat(name, scanner, write, how, example, **more)
+
+
+def _shown(name: str, scanner: Callable[[Sequence[Tool]], Scanner], write: Write, **more: Any) -> ToolFormat:
+    """A format that is told by an example."""
+    example = more.get("before", "") + write("name_of_the_tool", '{"argument": "value"}') + more.get("after", "")
+    return ToolFormat(name, scanner, write, _AS_BELOW, example, **more)
+
+
+def _qwen3_coder(name: str, arguments: str) -> str:
+    members = bare(arguments)
+    inside = arguments + "\n" if members is None else "".join([f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in members])
+    return f"<tool_call>\n<function={name}>\n{inside}</function>\n</tool_call>"
+
+
+def _glm(name: str, arguments: str) -> str:
+    members = bare(arguments)
+    inside = (
+        arguments + "\n"
+        if members is None
+        else "".join([f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in members])
+    )
+    return f"<tool_call>{name}\n{inside}</tool_call>"
+
+
+def _deepseek_v3(name: str, arguments: str) -> str:
+    return f"{tagged.CALL}function{tagged.SEPARATOR}{name}\n```json\n{arguments}\n```{tagged.CALL_END}"
+
+
+def _deepseek_v31(name: str, arguments: str) -> str:
+    return f"{tagged.CALL}{name}{tagged.SEPARATOR}{arguments}{tagged.CALL_END}"
+
+
+def _gemma4(name: str, arguments: str) -> str:
+    return f"<|tool_call>call:{name}{to_gemma(arguments, GEMMA_QUOTE)}<tool_call|>"
+
+
+def _function_gemma(name: str, arguments: str) -> str:
+    return f"<start_function_call>call:{name}{to_gemma(arguments, '<escape>')}<end_function_call>"
+
+
+def _mistral_v11(name: str, arguments: str) -> str:
+    return f"[TOOL_CALLS]{name}[ARGS]{arguments}"
+
+
+GEMMA_QUOTE = '<|"|>'
+_NAMED = '{"name": %s, "arguments": %s}'
+_HERMES = '<tool_call>\n{"name": %s, "arguments": %s}\n</tool_call>'
+_AS_BELOW = "To use one, write its name and arguments in this form, once for each use:"
+_TAGGED = "To use one, write its name and arguments as JSON between <tool_call> tags, once for each use:"
+_BARE = "To use one, reply with nothing but its name and arguments as JSON, one line for each use:"
+
+_ALL = (
+    _shown("qwen3_coder", tagged.qwen3_coder, _qwen3_coder, signs=("<tool_call>", "<function=", "<parameter=")),
+    _shown("glm", tagged.glm, _glm, signs=("<tool_call>", "<arg_key>"), ends=("<|user|>", "<|observation|>")),
+    _shown("deepseek_v3", tagged.deepseek, _deepseek_v3, apart="", before=tagged.CALLS, after=tagged.CALLS_END, signs=(tagged.CALLS, tagged.SEPARATOR)),
+    _shown("deepseek_v31", tagged.deepseek, _deepseek_v31, apart="", before=tagged.CALLS, between="", after=tagged.CALLS_END),
+    ToolFormat(
+        "harmony", None, harmony.written, _AS_BELOW, harmony.written("name_of_the_tool", '{"argument": "value"}') + harmony.CALL, apart="", between=harmony.CALL + harmony.START + "assistant",
+        signs=harmony.TOKENS, ends=(harmony.RETURN, harmony.CALL), goes_on=(harmony.END,),
     ),
-    "text": ToolFormat("text", HermesScanner, _HERMES, _TAGGED),
-}
-"""By name. ``text`` is Hermes' form under our own instructions, whatever the chat template could do."""
+    _shown("gemma4", tagged.gemma4, _gemma4, apart="", between="", signs=("<|tool_call>", "<tool_call|>"), ends=("<turn|>", "<|tool_response>")),
+    _shown(
+        "function_gemma", tagged.function_gemma, _function_gemma, apart="", between="",
+        signs=("<start_function_call>", "<end_function_call>"), ends=("<end_of_turn>", "<start_function_response>"),
+    ),
+    _json("phi4", tagged.phi4, _NAMED, _AS_BELOW, apart="", before="<|tool_call|>[", between=", ", after="]<|/tool_call|>", signs=("<|tool_call|>", "<|/tool_call|>")),
+    _shown("mistral_v11", MistralScanner, _mistral_v11, apart="", between="", signs=("[TOOL_CALLS]", "[ARGS]")),
+    _json("mistral", MistralScanner, _NAMED, _AS_BELOW, apart="", before="[TOOL_CALLS] [", between=", ", after="]", signs=("[TOOL_CALLS]",)),
+    _json("hermes", tagged.hermes, _HERMES, _TAGGED, signs=("<tool_call>", "</tool_call>")),
+    _json("llama3_json", LlamaScanner, '{"name": %s, "parameters": %s}', _BARE, signs=("<|python_tag|>",), ends=("<|eom_id|>", "<|eot_id|>")),
+    _json("text", tagged.hermes, _HERMES, _TAGGED),
+)  # fmt: skip
+
+FORMATS: dict[str, ToolFormat] = {form.name: form for form in _ALL}
+"""By name, those with more signs before those that share a part of them. ``text`` is Hermes' form under our own instructions, whatever the chat
+template could do."""
+
+
+# --------------------------------------------------------------------------- choosing
+
+
+def read_whole(form: ToolFormat, tools: Sequence[Tool], text: str) -> tuple[str, list[ToolCall]]:
+    """The text and the calls of a finished reply."""
+    if form.scanner is None:
+        reader = harmony.HarmonyReader(tools=True)
+        first, last = reader.feed(text), reader.finish()
+        return first.content + last.content, [*first.tool_calls, *last.tool_calls]
+    scanner = form.scanner(tools)
+    content, calls = scanner.feed(text)
+    rest, more = scanner.finish()
+    return content + rest, calls + more
+
+
+def choose(asked: str | None, written: str | None, known: Collection[str], source: str) -> Chosen:
+    """The format of a model. ``asked``: by the user; ``written``: what its template renders a call in; ``known``: the texts of its added tokens."""
+    if asked is not None:
+        return Chosen(asked, True, "asked for")
+    if written is not None:
+        return Chosen(written, True, "the chat template writes calls in this form")
+    for form in _ALL:
+        if form.signs and all(sign in known or sign in source for sign in form.signs):
+            return Chosen(form.name, False, f"the chat template renders no call, but it or the tokenizer has {form.signs[0]}")
+    return Chosen("text", False, "neither the chat template nor the tokenizer shows a form of its own")

@@ -21,11 +21,12 @@ QUOTE = "\U0010f8f2"
 _ESCAPED = re.compile(f"{ESCAPE}([{ESCAPE}{QUOTE}]?)")
 _MEANT = {"": "", ESCAPE: ESCAPE, QUOTE: MARK}
 
-MARKER = re.compile(f"{MARK}([cr])([0-9]+){MARK}")
+MARKER = re.compile(f"{MARK}([cre])([0-9]+){MARK}")
 
 
 def marker(kind: str, number: int) -> str:
-    """What stands for a recorded sample while the template renders: ``c`` for its content, ``r`` for its reasoning."""
+    """What stands for a recorded sample while the template renders: ``c`` for its content (or the start of its first call), ``r`` for its
+    reasoning, ``e`` for the end of each call."""
     return f"{MARK}{kind}{number}{MARK}"
 
 
@@ -40,11 +41,22 @@ class Guard:
     def __init__(self, control: Collection[str]) -> None:
         longest_first = sorted(control, key=lambda token: (-len(token), token))
         self.pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._firsts = tuple({token[0] for token in control})
 
     def escape(self, text: str) -> str:
         """The text with nothing in it that the tokenizer or ``MARKER`` would take for more than text."""
         if not text.isascii():
             text = text.replace(ESCAPE, ESCAPE + ESCAPE).replace(MARK, ESCAPE + QUOTE)
+        return self.broken(text)
+
+    def broken(self, text: str) -> str:
+        """The same for a text whose parts are escaped already, so that only what they form together is left to break."""
+        # Most texts have no character that a control token starts with; that is found much faster than the tokens.
+        for first in self._firsts:
+            if first in text:
+                break
+        else:
+            return text
         # Breaking one token can leave another that overlapped it.
         while self.pattern.search(text):
             text = self.pattern.sub(_broken, text)

@@ -8,37 +8,49 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import Protocol
 
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.templates.codec import Codec
-from agentlightning.templates.formats import Scanner, overlap
+from agentlightning.templates.scan import Scanner, overlap
 from agentlightning.types import FinishReason, ToolCall
 
 THINK = "<think>"
 END_THINK = "</think>"
+
+Tags = tuple[str, str]
+TAGS: tuple[Tags, ...] = ((THINK, END_THINK), ("[THINK]", "[/THINK]"), ("<|channel>thought", "<channel|>"))
+"""What encloses reasoning: Qwen, DeepSeek, GLM and most others; Magistral; Gemma 4."""
+
+
+class Reader(Protocol):
+    """Takes the text of a reply apart while it grows."""
+
+    @property
+    def malformed(self) -> int: ...
+
+    def feed(self, text: str) -> ParsedDelta: ...
+
+    def finish(self) -> ParsedDelta: ...
 
 
 class _Text:
     """Ids to text. Holds back what the next token can still change: part of a character, a last end-of-turn token."""
 
     def __init__(self, codec: Codec, stop_ids: frozenset[int]) -> None:
-        self._codec = codec
+        self._decoder = codec.decoder()
         self._stop_ids = stop_ids
-        self._pending: list[int] = []
+        self._held: int | None = None
 
     def feed(self, token_ids: Sequence[int]) -> str:
-        self._pending += token_ids
-        held = self._pending[-1:] if self._pending and self._pending[-1] in self._stop_ids else []
-        text = self._codec.decode_whole(self._pending[: len(self._pending) - len(held)])
-        if text is None:
+        if not token_ids:
             return ""
-        self._pending = held
-        return text
+        ids = [*token_ids] if self._held is None else [self._held, *token_ids]
+        self._held = ids.pop() if ids[-1] in self._stop_ids else None
+        return self._decoder.feed(ids) if ids else ""
 
     def finish(self) -> str:
-        if self._pending and self._pending[-1] in self._stop_ids:
-            self._pending.pop()
-        return self._codec.decode(self._pending) if self._pending else ""
+        return self._decoder.finish()
 
 
 class _Stops:
@@ -50,6 +62,8 @@ class _Stops:
         self._frozen = False
 
     def feed(self, text: str) -> str:
+        if not self._stop:
+            return text
         self._held += text
         if self._frozen:
             return ""
@@ -69,27 +83,30 @@ class _Stops:
 class _Reasoning:
     """Parts a leading ``<think>...</think>`` from the reply. White space around the tags goes. ``inside``: the prompt opened the tag already."""
 
-    def __init__(self, *, expected: bool, inside: bool) -> None:
-        self._state = "inside" if expected and inside else "start" if expected else "reply"
+    def __init__(self, tags: Tags, *, inside: bool) -> None:
+        self._open, self._close = tags
+        self._state = "inside" if inside else "start"
         self._buffer = ""
         self._shown = False
 
     def feed(self, text: str) -> tuple[str, str]:
         """(reasoning, reply)"""
+        if self._state == "reply":
+            return "", text
         self._buffer += text
         reasoning = ""
         if self._state == "start":
             rest = self._buffer.lstrip()
-            if rest.startswith(THINK):
-                self._state, self._buffer = "inside", rest[len(THINK) :]
-            elif THINK.startswith(rest):
+            if rest.startswith(self._open):
+                self._state, self._buffer = "inside", rest[len(self._open) :]
+            elif self._open.startswith(rest):
                 return "", ""
             else:
                 self._state = "reply"
         if self._state == "inside":
-            at = self._buffer.find(END_THINK)
-            ready = self._buffer[: at if at >= 0 else len(self._buffer) - overlap(self._buffer, (END_THINK,))].rstrip()
-            rest = self._buffer[at + len(END_THINK) :] if at >= 0 else self._buffer[len(ready) :]
+            at = self._buffer.find(self._close)
+            ready = self._buffer[: at if at >= 0 else len(self._buffer) - overlap(self._buffer, (self._close,))].rstrip()
+            rest = self._buffer[at + len(self._close) :] if at >= 0 else self._buffer[len(ready) :]
             reasoning = ready if self._shown else ready.lstrip()
             self._shown = self._shown or bool(reasoning)
             self._buffer = rest
@@ -111,41 +128,55 @@ class _Reasoning:
         return "", "" if self._state == "after" else rest
 
 
-class ReplyParser:
-    """The StreamParser of `ChatTemplate`. ``scanner`` None: tools were not offered, so everything is text."""
+class TextReader:
+    """Reads a reply that is text: reasoning in front, if the model writes ``tags``, then text with calls in it, if ``scanner`` looks for them."""
 
-    def __init__(
-        self,
-        codec: Codec,
-        stop_ids: frozenset[int],
-        scanner: Scanner | None,
-        stop: Sequence[str],
-        *,
-        reasoning: bool,
-        inside: bool,
-    ) -> None:
+    def __init__(self, tags: Tags | None, scanner: Scanner | None, *, inside: bool) -> None:
+        self._reasoning = _Reasoning(tags, inside=inside) if tags else None
+        self._scanner = scanner
+
+    @property
+    def malformed(self) -> int:
+        return self._scanner.malformed if self._scanner else 0
+
+    def feed(self, text: str) -> ParsedDelta:
+        reasoning, reply = self._reasoning.feed(text) if self._reasoning else ("", text)
+        content, calls = self._reply(reply)
+        return ParsedDelta(content, reasoning, tuple(calls))
+
+    def finish(self) -> ParsedDelta:
+        reasoning, reply = self._reasoning.finish() if self._reasoning else ("", "")
+        content, calls = self._reply(reply)
+        last, more = self._scanner.finish() if self._scanner else ("", list[ToolCall]())
+        return ParsedDelta(content + last, reasoning, (*calls, *more))
+
+    def _reply(self, text: str) -> tuple[str, list[ToolCall]]:
+        return self._scanner.feed(text) if self._scanner and text else (text, [])
+
+
+class ReplyParser:
+    """The StreamParser of `ChatTemplate`."""
+
+    def __init__(self, codec: Codec, stop_ids: frozenset[int], reader: Reader, stop: Sequence[str]) -> None:
         self._text = _Text(codec, stop_ids)
         self._stops = _Stops(stop)
-        self._reasoning = _Reasoning(expected=reasoning, inside=inside)
-        self._scanner = scanner
+        self._reader = reader
+
+    @property
+    def malformed(self) -> int:
+        """How often something in what was fed began like a tool call (or a channel) and was none. It is text of the message."""
+        return self._reader.malformed
 
     def feed(self, token_ids: array[int]) -> ParsedDelta:
         """What may be shown now."""
-        return self._through(self._stops.feed(self._text.feed(token_ids)))
+        return self._reader.feed(self._stops.feed(self._text.feed(token_ids)))
 
     def finish(self, finish: FinishReason, stop_string: str | None = None) -> ParsedDelta:
         """The rest. What ended the sample is seen from its last token and ``stop_string``."""
         text = self._stops.feed(self._text.finish())
-        given = self._through(text + self._stops.finish(stop_string))
-        reasoning, reply = self._reasoning.finish()
-        content, calls = self._reply(reply)
-        last, more = self._scanner.finish() if self._scanner else ("", list[ToolCall]())
-        return ParsedDelta(given.content + content + last, given.reasoning + reasoning, (*given.tool_calls, *calls, *more))
+        return joined(self._reader.feed(text + self._stops.finish(stop_string)), self._reader.finish())
 
-    def _through(self, text: str) -> ParsedDelta:
-        reasoning, reply = self._reasoning.feed(text)
-        content, calls = self._reply(reply)
-        return ParsedDelta(content, reasoning, tuple(calls))
 
-    def _reply(self, text: str) -> tuple[str, list[ToolCall]]:
-        return self._scanner.feed(text) if self._scanner else (text, [])
+def joined(first: ParsedDelta, last: ParsedDelta) -> ParsedDelta:
+    """Two deltas in a row as one."""
+    return ParsedDelta(first.content + last.content, first.reasoning + last.reasoning, (*first.tool_calls, *last.tool_calls))

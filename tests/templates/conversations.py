@@ -31,9 +31,18 @@ class Conversation:
 
 @st.composite
 def conversations(
-    draw: st.DrawFn, texts: st.SearchStrategy[str] = plain_text, *, tools: bool = True, system: bool = True, one_call: bool = False
+    draw: st.DrawFn,
+    texts: st.SearchStrategy[str] = plain_text,
+    *,
+    tools: bool = True,
+    system: bool = True,
+    one_call: bool = False,
+    bare: bool = False,
 ) -> Conversation:
-    """User-first, each reply followed by results where it called, then by a user message. The last message is never the assistant's."""
+    """User-first, each reply followed by results where it called, then by a user message. The last message is never the assistant's.
+
+    ``bare``: no text beside calls.
+    """
     messages: list[Message] = []
     if system and draw(st.booleans()):
         messages.append(Message("system", draw(texts)))
@@ -46,7 +55,7 @@ def conversations(
                 ToolCall(f"call_{turn}_{k}", "calc", json.dumps({"expression": value}, ensure_ascii=False))
                 for k, value in enumerate(values)
             )
-        content = "" if calls and (one_call or draw(st.booleans())) else draw(spoken)
+        content = "" if calls and (one_call or bare or draw(st.booleans())) else draw(spoken)
         messages.append(Message("assistant", content, calls))
         if calls:
             messages += [Message("tool", draw(texts), tool_call_id=call.id) for call in calls]

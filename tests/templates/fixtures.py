@@ -6,17 +6,31 @@ Each `Family` says what its template is expected to be found to do, and how a mo
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from agentlightning.templates import load_template
 from agentlightning.templates.chat import ChatTemplate
+from agentlightning.templates.formats import FORMATS
 from agentlightning.types import Message, Tool, ToolCall
+from tests.templates.more_templates import (
+    DEEPSEEK_V3,
+    DEEPSEEK_V31,
+    FUNCTION_GEMMA,
+    GEMMA4,
+    GLM,
+    HARMONY,
+    MISTRAL_V13,
+    PHI4,
+    QWEN_CODER,
+)
 
 # --------------------------------------------------------------------------- templates
 
@@ -134,7 +148,9 @@ MISTRAL = """\
 {%- else %}{{- raise_exception('only user, assistant and tool') }}
 {%- endif %}
 {%- endfor %}"""
-"""Alternating roles, a space before each reply that the prompt does not have, its own form of tool calls."""
+"""Alternating roles, a space before each reply that the prompt does not have, its own form of tool calls, and tools that move to the last user turn."""
+
+MISTRAL_V7 = MISTRAL.replace("if tools and loop.last", "if tools and loop.first")
 
 GEMMA = """\
 {{- bos_token }}
@@ -218,6 +234,29 @@ TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<
 HEADERS = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|python_tag|>")
 INST = ("<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
 TURNS = ("<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>")
+SEPARATED = ("[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[ARGS]", "[CALL_ID]", "[TOOL_CONTENT]")
+DEEPSEEK = (
+    "<｜begin▁of▁sentence｜>",
+    "<｜end▁of▁sentence｜>",
+    "<｜User｜>",
+    "<｜Assistant｜>",
+    "<｜tool▁sep｜>",
+    *(f"<｜tool▁{what}▁{end}｜>" for what in ("calls", "call", "outputs", "output") for end in ("begin", "end")),
+)
+CHANNELS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|call|>", "<|return|>", "<|endoftext|>")
+PHI = ("<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|tool|>", "<|/tool|>", "<|tool_call|>", "<|/tool_call|>")
+OBSERVED = ("<|endoftext|>", "[GMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
+OBSERVED_TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
+DECLARED = (
+    "<pad>",
+    "<eos>",
+    "<bos>",
+    "<start_of_turn>",
+    "<end_of_turn>",
+    "<escape>",
+    *(f"<{end}_function_{what}>" for what in ("declaration", "call", "response") for end in ("start", "end")),
+)
+PIPED = ("<pad>", "<eos>", "<bos>", "<|turn>", "<turn|>", "<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>', "<|channel>", "<channel|>")  # fmt: skip
 R1_TOKENS = ("<|begin|>", "<|end|>", "<|User|>", "<|Assistant|>")
 
 
@@ -241,9 +280,19 @@ def _llama(message: Message) -> str:
     return "\n".join([*([message.content.strip()] if message.content else []), *written])
 
 
+def _as(tool_format: str) -> Callable[[Message], str]:
+    """Written as the format says."""
+    form = FORMATS[tool_format]
+    return lambda message: form.write_reply(message.content, [(call.name, call.arguments) for call in message.tool_calls])
+
+
 @dataclass(frozen=True)
 class Family:
-    """``native``: the template renders tools itself. ``trims``: it strips every content. ``writes``: an assistant turn as its model samples it."""
+    """``native``: the template renders tools itself. ``trims``: it strips every content. ``writes``: an assistant turn as its model samples it.
+
+    ``exact``: without samples, the whole is what transformers renders. ``bare``: only if calls come without text. ``text_arguments``: and if they are
+    given as text.
+    """
 
     name: str
     make: Callable[[], PreTrainedTokenizerFast]
@@ -254,7 +303,13 @@ class Family:
     alternates: bool = False
     writes: Callable[[Message], str] = _hermes
     before: str = ""
-    """What a sample starts with that a history's template writes."""
+    """What a sample without calls starts with that a history's template writes."""
+    exact: bool = True
+    bare: bool = False
+    text_arguments: bool = False
+
+    def samples(self, message: Message) -> str:
+        return ("" if message.tool_calls else self.before) + self.writes(message)
 
 
 FAMILIES = {
@@ -272,7 +327,12 @@ FAMILIES = {
         Family(
             "mistral",
             lambda: wrap(metaspace(INST, bos="<s>", style="first"), MISTRAL, eos="</s>", bos="<s>", unk="<unk>"),
-            "</s>", "text", False, trims=True, alternates=True, before=" ",
+            "</s>", "mistral", False, trims=True, alternates=True, before=" ", writes=_as("mistral"),
+        ),
+        Family(
+            "mistral_v7",
+            lambda: wrap(metaspace(INST, bos="<s>", style="first"), MISTRAL_V7, eos="</s>", bos="<s>", unk="<unk>"),
+            "</s>", "mistral", True, trims=True, alternates=True, before=" ", writes=_as("mistral"), bare=True,
         ),
         Family(
             "gemma",
@@ -284,8 +344,89 @@ FAMILIES = {
             lambda: wrap(byte_level(TURNS, bos="<bos>"), NO_SYSTEM, eos="<eos>", bos="<bos>"),
             "<end_of_turn>", "text", False, trims=True, alternates=True,
         ),
+        Family("qwen3_coder", lambda: _chatml(QWEN_CODER, TAGS), "<|im_end|>", "qwen3_coder", True, writes=_as("qwen3_coder")),
+        Family(
+            "mistral_v13",
+            lambda: wrap(byte_level((*INST, *SEPARATED), bos="<s>"), MISTRAL_V13, eos="</s>", bos="<s>"),
+            "</s>", "mistral_v11", True, writes=_as("mistral_v11"), exact=False,
+        ),
+        Family(
+            "deepseek_v3", lambda: _deepseek(DEEPSEEK_V3), DEEPSEEK[1], "deepseek_v3", True, writes=_as("deepseek_v3"), text_arguments=True
+        ),
+        Family(
+            "deepseek_v31", lambda: _deepseek(DEEPSEEK_V31), DEEPSEEK[1], "deepseek_v31", True, writes=_as("deepseek_v31"), text_arguments=True
+        ),
+        Family(
+            "phi4", lambda: wrap(byte_level(PHI), PHI4, eos="<|endoftext|>"), "<|end|>", "phi4", True, writes=_as("phi4"), exact=False
+        ),
+        Family(
+            "function_gemma",
+            lambda: wrap(metaspace(DECLARED, bos="<bos>", style="never"), FUNCTION_GEMMA, eos="<eos>", bos="<bos>", unk="<unk>"),
+            "<end_of_turn>", "function_gemma", True, writes=_as("function_gemma"), exact=False,
+        ),
     )
 }  # fmt: skip
+
+
+def _deepseek(template: str) -> PreTrainedTokenizerFast:
+    return wrap(byte_level(DEEPSEEK, TAGS, bos=DEEPSEEK[0]), template, eos=DEEPSEEK[1], bos=DEEPSEEK[0])
+
+
+# --------------------------------------------------------------------------- real tokenizers, for `make test-families`
+
+REAL = Path(os.environ["AGL_TOKENIZERS"]) if "AGL_TOKENIZERS" in os.environ else None
+"""A folder with a folder for each, made by scripts/families.py."""
+
+
+@cache
+def _real(name: str) -> PreTrainedTokenizerFast:
+    assert REAL is not None
+    return AutoTokenizer.from_pretrained(REAL / name)
+
+
+def _mistral() -> PreTrainedTokenizerFast:
+    """mistral-common's vocabulary under our template, as the package has none."""
+    from transformers.integrations.mistral.tokenizer import MistralConverter
+
+    assert REAL is not None
+    core = MistralConverter(str(REAL / "mistral" / "tekken.json")).converted()
+    return wrap(core, MISTRAL_V7.replace("'[INST] '", "'[INST]'").replace("' ' +", "'' +"), eos="</s>", bos="<s>", unk="<unk>")
+
+
+def _gptoss() -> PreTrainedTokenizerFast:
+    """Its package has no template."""
+    assert REAL is not None
+    tokenizer = AutoTokenizer.from_pretrained(REAL / "gptoss")
+    tokenizer.chat_template = HARMONY
+    return tokenizer
+
+
+_REAL_FAMILIES = (
+    Family("qwen3", lambda: _real("qwen3"), "<|im_end|>", "hermes", True, trims=True, exact=False),
+    # The package named so has Llama 3's tokens and template, which know no tools.
+    Family("llama3_1", lambda: _real("llama3_1"), "<|eot_id|>", "text", False, trims=True),
+    Family("gemma3", lambda: _real("gemma3"), "<end_of_turn>", "text", False, trims=True, alternates=True),
+    Family("deepseek", lambda: _real("deepseek_v3"), DEEPSEEK[1], "deepseek_v3", False, writes=_as("deepseek_v3"), exact=False),
+    Family("mistral_tekken", _mistral, "</s>", "mistral", True, trims=True, alternates=True, writes=_as("mistral"), bare=True, exact=False),
+)
+if REAL is not None:
+    _folders = {"deepseek": "deepseek_v3", "mistral_tekken": "mistral"}
+    FAMILIES |= {family.name: family for family in _REAL_FAMILIES if (REAL / _folders.get(family.name, family.name)).exists()}
+
+
+SPECIAL: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
+    "glm": lambda: wrap(byte_level(OBSERVED, OBSERVED_TAGS), GLM, eos="<|endoftext|>"),
+    "gemma4": lambda: wrap(metaspace(PIPED, bos="<bos>", style="never"), GEMMA4, eos="<eos>", bos="<bos>", unk="<unk>"),
+    "harmony": lambda: wrap(byte_level(CHANNELS), HARMONY, eos="<|return|>"),
+}
+"""Families whose turns do not simply end with a token of their own."""
+if REAL is not None and (REAL / "gptoss").exists():
+    SPECIAL["gptoss"] = _gptoss
+
+
+@cache
+def special(name: str, *, keep_reasoning: bool = False) -> ChatTemplate:
+    return ChatTemplate(SPECIAL[name](), keep_reasoning=keep_reasoning)
 
 
 @cache
@@ -318,14 +459,18 @@ CALC = Tool("calc", "Calculates.", {"type": "object", "properties": {"expression
 CLOCK = Tool("clock", "The time in a city ☂.", {"type": "object", "properties": {"city": {"type": "string"}}})
 
 
-def as_hf(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def as_hf(messages: Sequence[Message], *, text_arguments: bool = False) -> list[dict[str, Any]]:
     """The messages as transformers takes them."""
     result: list[dict[str, Any]] = []
     for message in messages:
         entry: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.tool_calls:
             entry["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": json.loads(call.arguments)}}
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments if text_arguments else json.loads(call.arguments)},
+                }
                 for call in message.tool_calls
             ]
         if message.tool_call_id:
@@ -336,9 +481,12 @@ def as_hf(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return result
 
 
-def whole(tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
+def whole(
+    tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], tools: Sequence[Tool] = (), *, text_arguments: bool = False
+) -> str:
     """The conversation as transformers renders it."""
     offered = [
         {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": dict(t.parameters)}} for t in tools
     ]
-    return str(tokenizer.apply_chat_template(as_hf(messages), tools=offered or None, tokenize=False, add_generation_prompt=True))
+    said = as_hf(messages, text_arguments=text_arguments)
+    return str(tokenizer.apply_chat_template(said, tools=offered or None, tokenize=False, add_generation_prompt=True))

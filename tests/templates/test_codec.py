@@ -26,12 +26,13 @@ def test_bos_comes_from_the_template_alone(family) -> None:
     ids = list(template.encode(text, start=True))
     if tokenizer.bos_token:
         assert ids.count(tokenizer.bos_token_id) == 1
-        assert tokenizer(text).input_ids.count(tokenizer.bos_token_id) == 2, "the tokenizer itself would add another"
+        if tokenizer("").input_ids:
+            assert tokenizer(text).input_ids.count(tokenizer.bos_token_id) == 2, "the tokenizer itself would add another"
     assert ids == tokenizer(text, add_special_tokens=False).input_ids
 
 
 @every_family
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(said=st.lists(plain_text, min_size=2, max_size=2))
 def test_text_behind_a_control_token_encodes_as_the_tail_of_the_whole(family, said: list[str]) -> None:
     template = template_of(family.name)
@@ -44,7 +45,7 @@ def test_text_behind_a_control_token_encodes_as_the_tail_of_the_whole(family, sa
 
 
 @every_family
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(text=plain_text)
 def test_decoding_is_the_inverse_of_encoding(family, text: str) -> None:
     template = template_of(family.name)
@@ -105,3 +106,31 @@ def test_ids_without_a_text_are_nothing() -> None:
     template = template_of("hermes")
     assert template.decode([10**6]) == ""
     assert template.decode([]) == ""
+
+
+# --------------------------------------------------------------------------- byte-level vocabularies
+
+
+@pytest.mark.parametrize("name", ["smol", "hermes_tags", "llama3", "deepseek_v3", "mistral_v13", "gemma", "mistral"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_ids_decode_as_the_tokenizer_decodes_them_whole_or_in_pieces(name: str, data: st.DataObject) -> None:
+    """Broken characters, control tokens and ids without a text among them."""
+    template = template_of(name)
+    core = FAMILIES[name].make().backend_tokenizer
+    ids = data.draw(st.lists(st.integers(0, core.get_vocab_size() + 3), max_size=20))
+    before = [template.stop_token_ids[0]]
+    expected = core.decode(before + ids, skip_special_tokens=False)[len(core.decode(before, skip_special_tokens=False)) :]
+    assert template.decode(ids) == expected
+    decoder = template._codec.decoder()  # pyright: ignore[reportPrivateUsage]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=5)))
+    pieces = [decoder.feed(ids[a:b]) for a, b in zip([0, *cuts], [*cuts, len(ids)], strict=True)]
+    assert "".join([*pieces, decoder.finish()]) == expected
+
+
+def test_a_token_outside_the_byte_alphabet_is_its_own_text() -> None:
+    core = byte_level(("<|im_start|>", "<|im_end|>", "<｜é▁｜>"), ("\n\n\n", "é"))
+    template = load_template(wrap(core, SMOL, eos="<|im_end|>"))
+    for token in ("<｜é▁｜>", "\n\n\n", "é"):
+        ids = [core.token_to_id(token)]
+        assert template.decode(ids) == core.decode(ids, skip_special_tokens=False)

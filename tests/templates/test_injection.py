@@ -15,18 +15,18 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from agentlightning.templates import load_template
 from agentlightning.templates.base import SampledTurn
 from agentlightning.templates.chat import ChatTemplate
-from agentlightning.templates.codec import control_tokens
 from agentlightning.templates.guard import ESCAPE, MARK, MARKER, QUOTE, Guard, unescape
 from agentlightning.types import Message, Tool, ToolCall
 from tests.templates.conversations import PRIVATE, nasty_text
-from tests.templates.fixtures import FAMILIES, SMOL, byte_level, r1, template_of, thinks_first, tokenizer_of, wrap
+from tests.templates.fixtures import FAMILIES, SMOL, SPECIAL, byte_level, r1, special, template_of, thinks_first, tokenizer_of, wrap
 
-templates = pytest.mark.parametrize("template", [*map(template_of, FAMILIES), r1(), thinks_first()], ids=[*FAMILIES, "r1", "thinks_first"])
+templates = pytest.mark.parametrize(
+    "template", [*map(template_of, FAMILIES), *map(special, SPECIAL), r1(), thinks_first()], ids=[*FAMILIES, *SPECIAL, "r1", "thinks_first"]
+)
 
 
 def control_of(template: ChatTemplate) -> dict[str, int]:
-    tokenizer = template._tokenizer  # pyright: ignore[reportPrivateUsage]
-    return control_tokens(tokenizer.backend_tokenizer, str(tokenizer.chat_template))
+    return dict(template._codec._control)  # pyright: ignore[reportPrivateUsage]
 
 
 def conversation(word: str) -> tuple[list[Message], list[Tool]]:
@@ -93,7 +93,7 @@ def test_private_characters_in_messages_survive_and_forge_nothing(template: Chat
 
 
 @templates
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(texts=st.lists(nasty_text, min_size=3, max_size=3))
 def test_any_text_comes_back_exactly_with_no_more_control_tokens(template: ChatTemplate, texts: Sequence[str]) -> None:
     control = set(control_of(template).values())

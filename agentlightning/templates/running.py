@@ -1,0 +1,183 @@
+"""Running: the readers of tool calls that no closing tag ends, so that the JSON itself says where a call is over. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from agentlightning.templates.scan import WHITE, Content, Found, Span, all_calls, as_call, make_call, overlap, read_object
+from agentlightning.types import Tool, ToolCall
+
+
+class LlamaScanner:
+    """``{"name": ..., "parameters": {...}}`` at the start of the reply or behind ``<|python_tag|>``, several parted by ``;`` or white space.
+
+    After Meta's "Llama 3.1 prompt formats", JSON based tool calling; the calls of the built-in tools (``brave_search.call(...)``) stay text.
+    """
+
+    TAG = "<|python_tag|>"
+
+    def __init__(self, tools: Sequence[Tool] = ()) -> None:
+        self._content = Content()
+        self._buffer = ""
+        self._skipped = ""
+        self._span = Span()
+        self._open = True
+        self.malformed = 0
+
+    def feed(self, text: str) -> Found:
+        self._buffer += text
+        while self._step():
+            pass
+        return self._content.take()
+
+    def finish(self) -> Found:
+        rest = self._skipped + self._buffer
+        if self._open:
+            self._count(self._buffer)
+        if not self._content.called or rest.strip(_BETWEEN):
+            self._content.add(rest)
+        self._skipped = self._buffer = ""
+        return self._content.finish()
+
+    def _step(self) -> bool:
+        """One decision; False where more text is needed."""
+        if not self._open:
+            start = self._buffer.find(self.TAG)
+            self._open = start >= 0
+            if start < 0:
+                start = len(self._buffer) - overlap(self._buffer, (self.TAG,))
+            self._content.add(self._buffer[:start])
+            self._buffer = self._buffer[start:]
+            return self._open
+        between = _BETWEEN if self._content.called else WHITE
+        rest = self._buffer.lstrip(between)
+        self._skip(len(self._buffer) - len(rest))
+        if self._buffer.startswith(self.TAG):
+            self._skip(len(self.TAG))
+            return True
+        if not rest or self.TAG.startswith(rest):
+            return False
+        if rest[0] == "{":
+            end = self._span.end(rest)
+            if end is None:
+                return False
+            self._span = Span()
+            if call := _call(rest[:end]):
+                self._content.call(call)
+                self._skipped, self._buffer = "", rest[end:]
+                return True
+        self._count(rest)
+        self._content.add(self._skipped)
+        self._skipped, self._open = "", False
+        return True
+
+    def _skip(self, count: int) -> None:
+        self._skipped += self._buffer[:count]
+        self._buffer = self._buffer[count:]
+
+    def _count(self, rest: str) -> None:
+        """Text that looks like a call, or was announced as one, counts as malformed."""
+        self.malformed += self.TAG in self._skipped or bool(_NAMED.match(rest))
+
+
+_BETWEEN = WHITE + ";"
+_NAMED = re.compile(r'\{\s*"(?:name|type)"\s*:')
+
+
+def _call(text: str) -> ToolCall | None:
+    try:
+        return as_call(read_object(text)[0])
+    except (ValueError, RecursionError):
+        return None
+
+
+class MistralScanner:
+    """``[TOOL_CALLS]`` and what follows it, in all forms that mistral-common's instruct tokenizers write.
+
+    Up to v7 that is a JSON array of calls (with an ``id`` from v3 on), from v11 a name and its arguments: ``NAME[CALL_ID]ID[ARGS]{...}``, without the
+    id in v13, one tag for each call.
+    """
+
+    TAG = "[TOOL_CALLS]"
+
+    def __init__(self, tools: Sequence[Tool] = ()) -> None:
+        self._content = Content()
+        self._buffer = ""
+        self._inside = False
+        self._span = Span()
+        self.malformed = 0
+
+    def feed(self, text: str) -> Found:
+        self._buffer += text
+        while self._step():
+            pass
+        return self._content.take()
+
+    def finish(self) -> Found:
+        while self._inside:
+            self._give_up()
+            while self._step():
+                pass
+        self._content.add(self._buffer)
+        self._buffer = ""
+        return self._content.finish()
+
+    def _step(self) -> bool:
+        """One decision; False where more text is needed."""
+        if not self._inside:
+            start = self._buffer.find(self.TAG)
+            self._inside = start >= 0
+            if start < 0:
+                start = len(self._buffer) - overlap(self._buffer, (self.TAG,))
+            self._content.add(self._buffer[:start])
+            self._buffer = self._buffer[start:]
+            return self._inside
+        rest = self._buffer[len(self.TAG) :].lstrip(WHITE)
+        if not rest:
+            return False
+        opening = 0 if rest[0] == "[" else rest.find("{")
+        if opening < 0:
+            if not _TWO_WORDS.search(rest):
+                return False
+            self._give_up()
+            return True
+        head = _HEAD.fullmatch(rest, 0, opening)
+        if not head and opening:
+            self._give_up()
+            return True
+        end = self._span.end(rest[opening:])
+        if end is None:
+            return False
+        body = rest[opening : opening + end]
+        if opening == 0 and rest[0] == "[":
+            calls = all_calls(body)
+        else:
+            call = _with(head[1], head[2], body) if head else None
+            calls = [call] if call else None
+        if calls:
+            self._content.call(*calls)
+            self._buffer = rest[opening + end :]
+            self._inside, self._span = False, Span()
+        else:
+            self._give_up()
+        return True
+
+    def _give_up(self) -> None:
+        """The tag was only text."""
+        self.malformed += 1
+        self._content.add(self.TAG)
+        self._buffer = self._buffer[len(self.TAG) :]
+        self._inside, self._span = False, Span()
+
+
+_HEAD = re.compile(r"([^\s\[{]+)\s*(?:\[CALL_ID\]\s*([^\s\[{]*)\s*)?(?:\[ARGS\]\s*)?")
+_TWO_WORDS = re.compile(r"[^\s\]]\s+[^\s\[{]")
+
+
+def _with(name: str, call_id: str | None, arguments: str) -> ToolCall | None:
+    try:
+        read_object(arguments)
+    except (ValueError, RecursionError):
+        return None
+    return make_call(name, arguments, call_id)
