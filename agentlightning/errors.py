@@ -40,6 +40,10 @@ class EngineError(AgentLightningError):
     """The engine could not sample."""
 
 
+class GrammarError(AgentLightningError):
+    """A grammar, or a JSON schema in it, that cannot be kept to. The message names what cannot."""
+
+
 class StoreError(AgentLightningError):
     """The record could not be written or read (disk full, folder not writable, database damaged)."""
 

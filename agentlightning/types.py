@@ -132,7 +132,8 @@ class SamplingParams:
     """How one sample is drawn, fully resolved: what the engine was told, not what the agent asked for.
 
     ``temperature`` 0 is greedy. ``top_k`` 0 and ``top_p`` 1 keep the whole vocabulary. ``stop_token_ids`` end a turn and stay in
-    the sample, as do the tokens of a ``stop`` string.
+    the sample, as do the tokens of a ``stop`` string. ``grammar`` is the whole text of the grammar that the sample follows (engines/grammar.py
+    says in which language); under it only the first of ``stop_token_ids`` ends the turn, where the grammar lets it end.
     """
 
     temperature: float = 1.0
@@ -142,16 +143,22 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
+    grammar: str | None = None
 
     @property
     def cuts_support(self) -> bool:
         """Whether some of the vocabulary can never be drawn, so that ``log_kept`` has to be recorded."""
+        return self.cuts_tail or (self.temperature > 0 and self.grammar is not None)
+
+    @property
+    def cuts_tail(self) -> bool:
+        """Whether top_p or top_k cut it, so that the kept ids have to be recorded: the grammar's alone follow from its text."""
         return self.temperature > 0 and (self.top_p < 1.0 or self.top_k > 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The kept support of each token of a segment under top_p or top_k, ragged.
+    """The kept support of each token of a segment under top_p or top_k (within what a grammar allows), ragged.
 
     ``ids[offsets[t]:offsets[t + 1]]`` are the token ids that could have been drawn at position t. len(offsets) = tokens + 1.
     """
@@ -166,7 +173,8 @@ class Segment:
 
     ``logprobs`` are natural logs under the full softmax at the temperature used (temperature 0: at temperature 1).
     ``log_kept`` is the log of the probability mass of the kept support, present only where ``params.cuts_support``: the behaviour
-    logprob of a token is ``logprobs[t] - log_kept[t]``. A token whose kept support has one member was forced.
+    logprob of a token is ``logprobs[t] - log_kept[t]``. ``kept`` is present only where ``params.cuts_tail``. A token whose kept support has
+    one member was forced; under a grammar without ``kept`` that is where ``log_kept[t] == logprobs[t]``, and nowhere else.
     """
 
     token_ids: array[int]

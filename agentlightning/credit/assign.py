@@ -7,16 +7,18 @@ reason, and both are counted, so that the ledger can be checked against what the
 from __future__ import annotations
 
 import math
+import re
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agentlightning.learning.batch import TrainNode, TrainTree
+from agentlightning.learning.batch import Constraint, TrainNode, TrainTree
 from agentlightning.types import Call, CallStatus, Node
 
 ABANDONED = "abandoned"
 UNUSED_SAMPLE = "unused_sample"
+OTHER_AGENT = "other_agent"
 FORCED = "forced"
 GREEDY = "greedy"
 UNRECORDED_CALL = "unrecorded_call"
@@ -40,16 +42,19 @@ def assign(
     *,
     unit: int,
     mask: str = "masked",
+    trained_agents: str | None = None,
 ) -> CreditedRollout:
     """Gives every sampled token of a rollout the rollout's advantage, except those that must not be trained.
 
     The weight belongs to the rollout, not to a row: it does not depend on how many calls, branches or nodes the tokens are cut into
     (invariant 7). ``advantage`` None masks all tokens, as ``mask`` (the rollout failed, its group was degenerate). Otherwise masked are
     samples of a call that nobody reclaimed (``abandoned``), members of a best-of-n that the agent did not continue (``unused_sample``, ruling 11),
+    samples of agents whose name ``trained_agents``, a regular expression, does not match as a whole (``other_agent``),
     tokens that were the only possible choice (``forced``, ruling 4) and samples drawn greedily (``greedy``: no distribution to learn from).
 
     ``nodes`` come parents before children, as the store returns them. Raises ValueError when a parent is missing.
     """
+    chosen = re.compile(trained_agents) if trained_agents is not None else None
     by_index = {call.index: call for call in calls}
     place: dict[int, int] = {}
     parents = {node.id: node.parent for node in nodes}
@@ -72,6 +77,8 @@ def assign(
         reason = mask if advantage is None else node_reason.get(node.id)
         if reason is None and call is None:
             reason = UNRECORDED_CALL
+        if reason is None and call is not None and chosen is not None and chosen.fullmatch(call.agent or "") is None:
+            reason = OTHER_AGENT
         if reason is None and temperature == 0:
             reason = GREEDY
         weights: array[float] | None = None
@@ -96,17 +103,33 @@ def assign(
                 version=node.version or 0,
                 unit=unit,
                 temperature=temperature or 1.0,
+                constraint=_constraint(node, call, out, parent),
             )
         )
     return CreditedRollout(TrainTree(tuple(out), rollout_id), sampled, trained, dict(masked))
 
 
 def _forced(node: Node) -> list[int]:
-    """Positions whose kept support has a single member."""
-    if node.kept is None:
+    """Positions whose kept support has a single member (types.Segment says how that is seen)."""
+    if node.kept is not None:
+        offsets = node.kept.offsets
+        return [t for t in range(len(node.token_ids)) if offsets[t + 1] - offsets[t] == 1]
+    if node.log_kept is None or node.logprobs is None:
         return []
-    offsets = node.kept.offsets
-    return [t for t in range(len(node.token_ids)) if offsets[t + 1] - offsets[t] == 1]
+    return [t for t, (mass, logprob) in enumerate(zip(node.log_kept, node.logprobs, strict=True)) if mass == logprob]
+
+
+def _constraint(node: Node, call: Call | None, nodes: Sequence[TrainNode], parent: int) -> Constraint | None:
+    """What the learner has to replay where the kept ids are not recorded. ``nodes`` are those before it, ``parent`` its parent's place."""
+    used = call.used if call is not None else None
+    if used is None or used.grammar is None or node.kept is not None or node.log_kept is None:
+        return None
+    before = array("i")
+    # A sample is cut into several nodes where the policy's version changed; the first one hangs below its prompt.
+    while parent >= 0 and nodes[parent].constraint is not None:
+        before = nodes[parent].token_ids + before
+        parent = nodes[parent].parent
+    return Constraint(used.grammar, used.stop_token_ids, before)
 
 
 def _sample_masks(nodes: Sequence[Node], calls: Sequence[Call], parents: Mapping[int, int | None]) -> dict[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agentlightning.types import FinishReason, SamplingParams, Segment
 
@@ -59,3 +59,12 @@ class Engine(Protocol):
     async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Sample: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class ConstrainedEngine(Protocol):
+    """An engine that keeps to ``SamplingParams.grammar``. One that is none refuses such a request by name."""
+
+    async def check_grammar(self, grammar: str) -> None:
+        """Raises GrammarError where samples cannot be kept to the grammar. What has been checked is not compiled again to be sampled."""
+        ...

@@ -19,9 +19,10 @@ import torch
 
 from agentlightning.config import EngineConfig
 from agentlightning.engines.base import OnTokens, Sample, SampleRequest
+from agentlightning.engines.grammar import Grammars, Matcher
 from agentlightning.engines.local_forward import SlotForward
 from agentlightning.engines.local_scheduler import Job, Load, Scheduler
-from agentlightning.errors import AgentLightningError, ConfigError, ContextLengthError, EngineError
+from agentlightning.errors import AgentLightningError, ConfigError, ContextLengthError, EngineError, GrammarError
 from agentlightning.models import model_context_length
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class LocalEngine:
         self._first_version = version
         self._context: int | None = None
         self._vocabulary = 0
+        self._grammars: Grammars | None = None
         self._scheduler: Scheduler | None = None
         self._thread: threading.Thread | None = None
         self._wake = threading.Condition()
@@ -173,8 +175,10 @@ class LocalEngine:
     async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Sample:
         """Draws one sample. See `Engine`. Cancelling frees the request's row at the next step."""
         self._check(request)
+        submitted = time.monotonic()
+        matcher = None if request.params.grammar is None else await self._matcher(request, request.params.grammar)
         future: asyncio.Future[Sample] = asyncio.get_running_loop().create_future()
-        job = Job(request, _Reply(self._outbox, future, on_tokens), time.monotonic())
+        job = Job(request, _Reply(self._outbox, future, on_tokens), submitted, matcher)
         with self._wake:
             self._check_open()
             self._jobs.append(job)
@@ -183,6 +187,10 @@ class LocalEngine:
             return await future
         finally:
             job.withdrawn = True
+
+    async def check_grammar(self, grammar: str) -> None:
+        """See `ConstrainedEngine`."""
+        await self._compiled(grammar)
 
     async def close(self) -> None:
         """Fails what is live or waiting, by name, and ends the compute thread. Errands that wait are refused, a running one ends first."""
@@ -250,6 +258,20 @@ class LocalEngine:
                 f"request {request.id!r}: temperature {params.temperature}, top_p {params.top_p}, top_k {params.top_k} are not all in their ranges"
             )
 
+    async def _compiled(self, grammar: str) -> Grammars:
+        _ = self.context_length  # refuses an engine that was not started
+        assert self._grammars is not None
+        if not self._grammars.knows(grammar):  # it takes milliseconds, the first one up to a second
+            await asyncio.to_thread(self._grammars.check, grammar)
+        self._grammars.check(grammar)
+        return self._grammars
+
+    async def _matcher(self, request: SampleRequest, grammar: str) -> Matcher:
+        try:
+            return (await self._compiled(grammar)).matcher(grammar, request.params.stop_token_ids)
+        except GrammarError as error:
+            raise EngineError(f"request {request.id!r}: {error}") from error
+
     async def _run(
         self, work: Callable[[], Any], *, changes_weights: bool, release_memory: bool = False, new_version: int | None = None
     ) -> Any:
@@ -297,6 +319,7 @@ class LocalEngine:
         forward.check()
         context, budget_tokens = self._limits(forward)
         self._context, self._vocabulary = context, forward.vocabulary
+        self._grammars = Grammars(self._tokenizer, forward.vocabulary)
         decode = cast(Any, self._tokenizer).decode
         return Scheduler(
             forward,

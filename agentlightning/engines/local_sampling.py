@@ -7,12 +7,14 @@ other rows. Knows nothing of slots, queues or policies.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 
+from agentlightning.engines.grammar import Words
 from agentlightning.types import SamplingParams
 
 _BLOCK = 256
@@ -27,7 +29,8 @@ _LONGEST_CHARACTER = 4
 class Drawn:
     """One token. ``logprob`` is under the full softmax at the temperature used (temperature 0: at temperature 1).
 
-    ``kept`` are the ids that could have been drawn, ascending, and ``log_kept`` the log of their mass; None where the whole vocabulary could.
+    ``log_kept`` is the log of the mass of the ids that could have been drawn, None where the whole vocabulary could. ``kept`` are these ids, ascending,
+    where top_p or top_k cut them; where only a grammar did, it is None, and ``log_kept`` equals ``logprob`` if and only if there was a single one.
     """
 
     token_id: int
@@ -36,11 +39,14 @@ class Drawn:
     kept: array[int] | None = None
 
 
-def draw(logits_BV: torch.Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> list[Drawn]:
+def draw(
+    logits_BV: torch.Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float], allowed: Mapping[int, Words] | None = None
+) -> list[Drawn]:
     """Draws one token per row. ``uniforms`` holds one number in [0, 1) per row, at most 52 bits of it; greedy rows ignore theirs.
+    ``allowed`` has the ids that a grammar leaves to a row, at least one of them, by the row's number.
 
-    Logprobs are computed in float32, whatever the logits are in. top_k cuts first, top_p then takes the fewest of the likeliest tokens whose
-    renormalised mass reaches it. One transfer from the device, two where a support is cut.
+    Logprobs are computed in float32, whatever the logits are in. A grammar cuts first, then top_k, and top_p then takes the fewest of the likeliest
+    tokens whose renormalised mass reaches it. One transfer from the device, two where a support is cut.
     """
     device = logits_BV.device
     logits_BV = logits_BV.float()
@@ -48,23 +54,25 @@ def draw(logits_BV: torch.Tensor, params: Sequence[SamplingParams], uniforms: Se
         temperatures = [p.temperature or 1.0 for p in params]
         logits_BV = logits_BV / torch.tensor(temperatures, device=device)[:, None]
     logprobs_BV = torch.log_softmax(logits_BV, dim=-1)
+    # What is drawn from: the logprobs, renormalised over what the grammars leave.
+    open_BV, grammar = (_constrained(logprobs_BV, allowed)) if allowed else (logprobs_BV, None)
 
     greedy = [b for b, p in enumerate(params) if p.temperature == 0]
-    cut = [b for b, p in enumerate(params) if p.cuts_support]
-    whole = [b for b, p in enumerate(params) if p.temperature > 0 and not p.cuts_support]
+    cut = [b for b, p in enumerate(params) if p.cuts_tail]
+    whole = [b for b, p in enumerate(params) if p.temperature > 0 and not p.cuts_tail]
     ids_B = torch.empty(len(params), dtype=torch.long, device=device)
     if greedy:
         rows = _rows(greedy, len(params), device)
-        ids_B[rows] = logprobs_BV[rows].argmax(dim=-1)
+        ids_B[rows] = open_BV[rows].argmax(dim=-1)
     if whole:
         rows = _rows(whole, len(params), device)
         uniform_B = torch.tensor([uniforms[b] for b in whole], dtype=torch.float64, device=device)
-        ids_B[rows] = invert_cdf(logprobs_BV[rows].exp(), uniform_B)
+        ids_B[rows] = invert_cdf(open_BV[rows].exp(), uniform_B)
     kept: list[array[int]] = []
     log_kept: list[float] = []
     if cut:
         rows = _rows(cut, len(params), device)
-        kept_ids_BK, counts_B = kept_support(logprobs_BV[rows], [params[b].top_k for b in cut], [params[b].top_p for b in cut])
+        kept_ids_BK, counts_B = kept_support(open_BV[rows], [params[b].top_k for b in cut], [params[b].top_p for b in cut])
         kept_logprobs_BK = logprobs_BV[rows].gather(1, kept_ids_BK)
         outside_BK = torch.arange(kept_ids_BK.shape[1], device=device) >= counts_B[:, None]
         kept_logprobs_BK = kept_logprobs_BK.masked_fill(outside_BK, -torch.inf)
@@ -77,11 +85,56 @@ def draw(logits_BV: torch.Tensor, params: Sequence[SamplingParams], uniforms: Se
         log_kept = _floats(log_kept_B)
 
     chosen_B = logprobs_BV.gather(1, ids_B[:, None])[:, 0]
-    both = _floats(torch.cat([ids_B.double(), chosen_B.double()]))
-    drawn = [Drawn(int(i), logprob) for i, logprob in zip(both[: len(params)], both[len(params) :], strict=True)]
+    columns = [ids_B.double(), chosen_B.double()]
+    if grammar is not None:
+        columns.append(grammar.log_mass(chosen_B).double())
+    told = _floats(torch.cat(columns))
+    drawn = [Drawn(int(i), logprob) for i, logprob in zip(told[: len(params)], told[len(params) : 2 * len(params)], strict=True)]
+    if grammar is not None:
+        for place, b in enumerate(grammar.rows):
+            if params[b].temperature > 0:
+                drawn[b] = Drawn(drawn[b].token_id, drawn[b].logprob, told[2 * len(params) + place])
     for place, b in enumerate(cut):
         drawn[b] = Drawn(drawn[b].token_id, drawn[b].logprob, log_kept[place], kept[place])
     return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class _Constrained:
+    """Rows under a grammar: how many ids it leaves each, and the log of their mass."""
+
+    rows: list[int]
+    index_G: torch.Tensor
+    counts_G: torch.Tensor
+    log_mass_G: torch.Tensor
+
+    def log_mass(self, chosen_B: torch.Tensor) -> torch.Tensor:
+        """[G]. Of a single id it is that id's logprob, of several more than that of the one that was drawn, to the last bit: so the two can be told apart."""
+        chosen_G = chosen_B[self.index_G]
+        above_G = torch.nextafter(chosen_G, torch.full_like(chosen_G, torch.inf))
+        return torch.where(self.counts_G == 1, chosen_G, torch.maximum(self.log_mass_G, above_G))
+
+
+def _constrained(logprobs_BV: torch.Tensor, allowed: Mapping[int, Words]) -> tuple[torch.Tensor, _Constrained]:
+    """The logprobs with those of constrained rows renormalised, and -inf where an id is not allowed."""
+    rows = sorted(allowed)
+    index_G = torch.tensor(rows, device=logprobs_BV.device)
+    words_GW = torch.as_tensor(np.stack([allowed[b] for b in rows])).to(logprobs_BV.device, non_blocking=True)
+    allowed_GV = id_sets(words_GW, logprobs_BV.shape[1])
+    open_GV = logprobs_BV[index_G].masked_fill_(~allowed_GV, -torch.inf)
+    log_mass_G = open_GV.logsumexp(dim=-1)
+    open_BV = logprobs_BV.clone() if len(rows) < len(logprobs_BV) else torch.empty_like(logprobs_BV)
+    open_BV[index_G] = open_GV.sub_(log_mass_G[:, None])
+    return open_BV, _Constrained(rows, index_G, allowed_GV.sum(dim=-1), log_mass_G)
+
+
+def id_sets(words_GW: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """Sets of ids from bits of int32 words to bools: [G, vocabulary]."""
+    bytes_GN = words_GW.contiguous().view(torch.uint8)
+    bits_GN8 = (bytes_GN[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=words_GW.device)) & 1
+    sets_GV = bits_GN8.flatten(1).bool()
+    missing = vocabulary - sets_GV.shape[1]
+    return torch.nn.functional.pad(sets_GV, (0, missing)) if missing > 0 else sets_GV[:, :vocabulary]
 
 
 def _floats(values_N: torch.Tensor) -> list[float]:
@@ -140,7 +193,7 @@ def _nucleus(ranked_BK: torch.Tensor, top_k_B1: torch.Tensor, top_p_B1: torch.Te
     probs_BK = ranked_BK.double().exp() * within_BK
     before_BK = probs_BK.cumsum(dim=-1) - probs_BK
     mass_B1 = torch.where(top_k_B1 <= count, probs_BK.sum(dim=-1, keepdim=True), 1.0)
-    keep_BK = within_BK & ((before_BK < top_p_B1 * mass_B1) | (top_p_B1 >= 1.0))
+    keep_BK = within_BK & ((before_BK < top_p_B1 * mass_B1) | (top_p_B1 >= 1.0)) & (ranked_BK > -torch.inf)
     keep_BK[:, 0] = True
     return keep_BK
 

@@ -19,10 +19,11 @@ import numpy as np
 import torch
 
 from agentlightning.engines.base import Sample, SampleRequest
+from agentlightning.engines.grammar import Matcher, Words
 from agentlightning.engines.local_cache import Ids, PrefixStore, common_prefix
 from agentlightning.engines.local_forward import SlotForward
 from agentlightning.engines.local_sampling import Drawn, StopStrings, draw
-from agentlightning.errors import EngineError
+from agentlightning.errors import EngineError, GrammarError
 from agentlightning.types import FinishReason, Kept, Segment
 
 _TOKEN_BLOCK = 64
@@ -48,6 +49,8 @@ class Job:
     request: SampleRequest
     sink: Sink
     submitted: float
+    matcher: Matcher | None = None
+    """Where the sample follows a grammar."""
     withdrawn: bool = False
 
 
@@ -69,6 +72,7 @@ class _Row:
     donor: _Row | None = None
     share: int = 0
     first_token: float = 0.0
+    fault: GrammarError | None = None
     logprobs: array[float] = field(default_factory=lambda: array("f"))
     log_kept: array[float] = field(default_factory=lambda: array("f"))
     kept_ids: array[int] = field(default_factory=lambda: array("i"))
@@ -380,11 +384,22 @@ class Scheduler:
         self._accept(rows, drawn)
 
     def _draw(self, logits_BV: torch.Tensor, rows: Sequence[_Row]) -> list[Drawn]:
-        return draw(logits_BV, [r.job.request.params for r in rows], [r.uniform() for r in rows])
+        # On CUDA the forward may still be computing: what the grammars allow is found out meanwhile.
+        allowed: dict[int, Words] = {}
+        for b, row in enumerate(rows):
+            if row.job.matcher is not None:
+                try:
+                    allowed[b] = row.job.matcher.allowed()
+                except GrammarError as error:
+                    row.fault = error
+        return draw(logits_BV, [r.job.request.params for r in rows], [r.uniform() for r in rows], allowed)
 
     def _accept(self, rows: Sequence[_Row], drawn: Sequence[Drawn]) -> None:
         now = time.monotonic()
         for row, one in zip(rows, drawn, strict=True):
+            if row.fault is not None:
+                self._fail([row], row.fault)
+                continue
             if not -np.inf < one.logprob <= 1e-3:
                 self._fail([row], ValueError(f"the model's logits are not finite (logprob {one.logprob}): its weights have diverged"))
                 continue
@@ -392,29 +407,31 @@ class Scheduler:
             row.ids[row.length] = one.token_id
             row.length += 1
             row.logprobs.append(one.logprob)
-            if one.kept is not None and one.log_kept is not None:
+            if one.log_kept is not None:
                 row.log_kept.append(one.log_kept)
+            if one.kept is not None:
                 row.kept_ids.extend(one.kept)
                 row.kept_offsets.append(len(row.kept_ids))
             row.job.sink.tokens(array("i", [one.token_id]))
             self._end_if_over(row, one.token_id, now)
 
     def _end_if_over(self, row: _Row, token_id: int, now: float) -> None:
-        params = row.job.request.params
+        params, matcher = row.job.request.params, row.job.matcher
         stop_string = row.stops.push(token_id) if row.stops else None
-        if stop_string is not None or token_id in params.stop_token_ids:
+        if stop_string is not None or token_id in params.stop_token_ids or (matcher is not None and token_id == matcher.end_id):
             finish = FinishReason.STOP
         elif row.length == len(row.ids):
             finish = FinishReason.LENGTH
         else:
+            if matcher is not None:
+                self._advance(row, matcher, token_id)
             return
-        cut = params.cuts_support
         segment = Segment(
             token_ids=array("i", row.ids[row.prompt : row.length].tobytes()),
             logprobs=row.logprobs,
             version=self.version,
-            log_kept=row.log_kept if cut else None,
-            kept=Kept(row.kept_ids, row.kept_offsets) if cut else None,
+            log_kept=row.log_kept if params.cuts_support else None,
+            kept=Kept(row.kept_ids, row.kept_offsets) if params.cuts_tail else None,
         )
         submitted = row.job.submitted
         row.job.sink.done(
@@ -429,6 +446,12 @@ class Scheduler:
             )
         )
         self._remove(row, keep=True)
+
+    def _advance(self, row: _Row, matcher: Matcher, token_id: int) -> None:
+        try:
+            matcher.accept(token_id)
+        except GrammarError as error:
+            self._fail([row], error)
 
     def _fail(self, rows: Sequence[_Row], error: Exception) -> None:
         """Ends the rows of a forward that failed. Others go on; what is scarce is given back first."""

@@ -9,12 +9,24 @@ from agentlightning.types import Kept
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """The grammar that a node's tokens were drawn under. The ids it allowed are not recorded: they follow from its text and from what was sampled.
+
+    ``before`` are the tokens of the same sample that lie in nodes above.
+    """
+
+    grammar: str
+    stop_token_ids: tuple[int, ...]
+    before: array[int]
+
+
+@dataclass(frozen=True, slots=True)
 class TrainNode:
     """A node of a tree to train on: the tokens it adds to its parent's path.
 
     ``weights`` has one entry per token, the token's advantage, and is None where nothing of the node is trained (given text, or
     masked). A token of weight NaN is masked although others of its node are trained. ``logprobs``, ``log_kept`` and ``kept`` are as in types.Segment
-    and present on every sampled node. ``unit`` numbers the rollout within the batch, for losses with sequence terms. ``temperature`` is the one the tokens were sampled at.
+    and present on every sampled node; where log_kept comes without kept, ``constraint`` says what cut the support. ``unit`` numbers the rollout within the batch, for losses with sequence terms. ``temperature`` is the one the tokens were sampled at.
     """
 
     parent: int
@@ -28,6 +40,7 @@ class TrainNode:
     version: int = 0
     unit: int = 0
     temperature: float = 1.0
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ def _probe_ids(model: PreTrainedModel) -> Tensor:
 
 def _plain_block(ids_T: Tensor, positions_T: Tensor, ends_T: Tensor | None, spans: tuple[Span, ...] = ()) -> Block:
     none = torch.empty(0, dtype=torch.long)
-    return Block(ids_T[None], positions_T[None], ends_T, spans, len(ids_T), none, none, none, none, none, none)
+    return Block(ids_T[None], positions_T[None], ends_T, spans, len(ids_T), none, none, none, none, none, none, none, none)
 
 
 def _difference(a: Tensor, b: Tensor) -> float:

@@ -14,7 +14,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from agentlightning.engines.local_sampling import id_sets
 from agentlightning.errors import ModelError
+
+_SETS_AT_ONCE = 64
+"""Entries whose sets of ids are held as one bool and one float per id at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,8 @@ class Wanted:
     """What the head is asked for, beside the hidden states of U positions. Tensors on the model's device.
 
     Entry e wants token ``targets_E[e]`` under distribution ``rows_E[e]`` (ascending) at ``temperatures_U``; where ``kept_entries_K`` names it, also the
-    mass of its ``kept_ids_K``. ``chunks`` cuts U, E and K into pieces of at most ``chunk`` distributions.
+    mass of its ``kept_ids_K``; where ``set_entries_G`` does, that of set ``sets_G`` of ``sets_SW`` (sets of ids as bits of int32 words). No entry is in both.
+    ``chunks`` cuts U, E, K and G into pieces of at most ``chunk`` distributions.
     """
 
     temperatures_U: Tensor
@@ -66,23 +71,32 @@ class Wanted:
     targets_E: Tensor
     kept_entries_K: Tensor
     kept_ids_K: Tensor
-    chunks: tuple[tuple[slice, slice, slice], ...]
+    set_entries_G: Tensor
+    sets_G: Tensor
+    sets_SW: Tensor
+    chunks: tuple[Chunk, ...]
 
     @property
     def cut_E(self) -> Tensor:
         """Which entries were drawn from a cut support."""
         cut_E = torch.zeros_like(self.rows_E, dtype=torch.bool)
         cut_E[self.kept_entries_K] = True
+        cut_E[self.set_entries_G] = True
         return cut_E
 
 
-def chunks_of(distributions: int, rows_E: Tensor, kept_entries_K: Tensor, chunk: int) -> tuple[tuple[slice, slice, slice], ...]:
-    """Slices of distributions, of their entries and of the entries' kept ids. CPU tensors, ``rows_E`` and ``kept_entries_K`` ascending."""
+Chunk = tuple[slice, slice, slice, slice]
+"""Slices of distributions, of their entries, of the entries' kept ids and of the entries with a set."""
+
+
+def chunks_of(distributions: int, rows_E: Tensor, kept_entries_K: Tensor, set_entries_G: Tensor, chunk: int) -> tuple[Chunk, ...]:
+    """Pieces of at most ``chunk`` distributions. CPU tensors, all ascending."""
     edges_U = torch.arange(0, distributions + chunk, chunk).clamp(max=distributions)
     edges_E = torch.searchsorted(rows_E, edges_U)
     edges_K = torch.searchsorted(kept_entries_K, edges_E)
-    edges = [cast("list[int]", cast("Any", edge).tolist()) for edge in (edges_U, edges_E, edges_K)]
-    return tuple(cast("tuple[slice, slice, slice]", tuple(slice(edge[i], edge[i + 1]) for edge in edges)) for i in range(len(edges[0]) - 1))
+    edges_G = torch.searchsorted(set_entries_G, edges_E)
+    edges = [cast("list[int]", cast("Any", edge).tolist()) for edge in (edges_U, edges_E, edges_K, edges_G)]
+    return tuple(cast("Chunk", tuple(slice(edge[i], edge[i + 1]) for edge in edges)) for i in range(len(edges[0]) - 1))
 
 
 class Head:
@@ -126,8 +140,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         logprobs_E = torch.empty(wanted.rows_E.shape, dtype=dtype, device=hidden_UD.device)
         log_kept_E = torch.zeros_like(logprobs_E)
         log_z_U = torch.empty(hidden_UD.shape[:1], dtype=dtype, device=hidden_UD.device)
-        cut_E = wanted.cut_E
-        for chunk_U, chunk_E, chunk_K in wanted.chunks:
+        for chunk_U, chunk_E, chunk_K, chunk_G in wanted.chunks:
             _, scaled_UV = _chunk_logits(hidden_UD[chunk_U], weight_VD, bias_V, transform, wanted.temperatures_U[chunk_U])
             rows_E = wanted.rows_E[chunk_E] - chunk_U.start
             log_z_U[chunk_U] = scaled_UV.logsumexp(-1)
@@ -135,9 +148,13 @@ class _ChunkedLogprobs(torch.autograd.Function):
             if chunk_K.stop > chunk_K.start:
                 entries_K = wanted.kept_entries_K[chunk_K]
                 rows_K = wanted.rows_E[entries_K]
-                mass_K = (scaled_UV[rows_K - chunk_U.start, wanted.kept_ids_K[chunk_K]] - log_z_U[rows_K]).exp_()
-                mass_E = torch.zeros_like(logprobs_E[chunk_E]).index_add_(0, entries_K - chunk_E.start, mass_K)
-                log_kept_E[chunk_E] = torch.where(cut_E[chunk_E], mass_E, 1).log_()
+                full_K = scaled_UV[rows_K - chunk_U.start, wanted.kept_ids_K[chunk_K]] - log_z_U[rows_K]
+                log_kept_E[chunk_E] = _log_sums(full_K, entries_K - chunk_E.start, chunk_E.stop - chunk_E.start)
+            for piece_G in _pieces(chunk_G):
+                entries_G = wanted.set_entries_G[piece_G]
+                rows_G = wanted.rows_E[entries_G]
+                within_GV = _within(scaled_UV, rows_G - chunk_U.start, wanted.sets_SW[wanted.sets_G[piece_G]])
+                log_kept_E[entries_G] = within_GV.logsumexp(-1) - log_z_U[rows_G]
         ctx.save_for_backward(hidden_UD, weight_VD, bias_V, log_z_U, log_kept_E)
         ctx.transform, ctx.wanted = transform, wanted
         return logprobs_E, log_kept_E
@@ -153,22 +170,28 @@ class _ChunkedLogprobs(torch.autograd.Function):
         grad_bias_V = torch.zeros_like(bias_V, dtype=log_z_U.dtype) if bias_V is not None and needs_bias else None
         # Where nothing was cut the mass is 1 whatever the weights.
         softmax_E = grad_logprobs_E + torch.where(wanted.cut_E, grad_log_kept_E, 0)
-        for chunk_U, chunk_E, chunk_K in wanted.chunks:
+        for chunk_U, chunk_E, chunk_K, chunk_G in wanted.chunks:
             temperatures_U = wanted.temperatures_U[chunk_U]
             logits_UV, scaled_UV = _chunk_logits(hidden_UD[chunk_U], weight_VD, bias_V, transform, temperatures_U)
             rows_E = wanted.rows_E[chunk_E] - chunk_U.start
-            probs_UV = scaled_UV.sub_(log_z_U[chunk_U, None]).exp_()
+            full_UV = scaled_UV.sub_(log_z_U[chunk_U, None])
             kept = None
             if chunk_K.stop > chunk_K.start:
                 entries_K = wanted.kept_entries_K[chunk_K]
                 rows_K = wanted.rows_E[entries_K] - chunk_U.start
                 ids_K = wanted.kept_ids_K[chunk_K]
-                kept = rows_K, ids_K, grad_log_kept_E[entries_K] * probs_UV[rows_K, ids_K] / log_kept_E[entries_K].exp()
+                kept = rows_K, ids_K, grad_log_kept_E[entries_K] * (full_UV[rows_K, ids_K] - log_kept_E[entries_K]).exp_()
+            probs_UV = full_UV.exp_() if chunk_G.start == chunk_G.stop else full_UV.exp()
             softmax_U = torch.zeros_like(log_z_U[chunk_U]).index_add_(0, rows_E, softmax_E[chunk_E])
             grad_UV = probs_UV.mul_(-softmax_U[:, None])
             grad_UV.index_put_((rows_E, wanted.targets_E[chunk_E]), grad_logprobs_E[chunk_E], accumulate=True)
             if kept is not None:
                 grad_UV.index_put_(kept[:2], kept[2], accumulate=True)
+            for piece_G in _pieces(chunk_G):
+                entries_G = wanted.set_entries_G[piece_G]
+                rows_G = wanted.rows_E[entries_G] - chunk_U.start
+                within_GV = _within(full_UV, rows_G, wanted.sets_SW[wanted.sets_G[piece_G]]).sub_(log_kept_E[entries_G, None]).exp_()
+                grad_UV.index_add_(0, rows_G, within_GV.mul_(grad_log_kept_E[entries_G, None]))
             grad_UV = transform.backward_(grad_UV.div_(temperatures_U[:, None]), logits_UV).to(weight_VD.dtype)
             if grad_hidden_UD is not None:
                 torch.mm(grad_UV, weight_VD, out=grad_hidden_UD[chunk_U])
@@ -193,6 +216,22 @@ def _chunk_logits(
     if transform.softcap is None:
         return logits_UV, logits_UV.div_(temperatures_U[:, None])
     return logits_UV, logits_UV / temperatures_U[:, None]
+
+
+def _log_sums(values_K: Tensor, places_K: Tensor, count: int) -> Tensor:
+    """The log of the summed exponentials of each place's values, 0 where it has none: [count]. Masses too small for exp are no zero."""
+    most_E = torch.full((count,), -torch.inf, dtype=values_K.dtype, device=values_K.device).scatter_reduce_(0, places_K, values_K, "amax")
+    sums_E = torch.zeros_like(most_E).index_add_(0, places_K, (values_K - most_E[places_K]).exp_())
+    return torch.where(sums_E > 0, sums_E.log_() + most_E, 0)
+
+
+def _pieces(chunk: slice) -> list[slice]:
+    return [slice(start, min(start + _SETS_AT_ONCE, chunk.stop)) for start in range(chunk.start, chunk.stop, _SETS_AT_ONCE)]
+
+
+def _within(logits_UV: Tensor, rows_G: Tensor, words_GW: Tensor) -> Tensor:
+    """The rows with -inf for each id that is not in the row's set: [G, V]."""
+    return logits_UV[rows_G].masked_fill_(~id_sets(words_GW, logits_UV.shape[1]), -torch.inf)
 
 
 def _add_product(grad_VD: Tensor, grad_UV: Tensor, hidden_UD: Tensor) -> None:

@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentlightning.config import LearnerConfig
-from agentlightning.errors import ConfigError, ModelError, RunFailed
+from agentlightning.engines.grammar import Grammars, Words, replay
+from agentlightning.errors import ConfigError, GrammarError, ModelError, RunFailed
 from agentlightning.learning import losses
 from agentlightning.learning.attention import tree_attention
-from agentlightning.learning.batch import Batch, LearnerStats, Parity
+from agentlightning.learning.batch import Batch, LearnerStats, Parity, TrainNode
 from agentlightning.learning.forward import check_head, cost_of, gradient_checkpointing, hidden_states, max_tree_depth, why_not_tree
 from agentlightning.learning.head import Head, Wanted, chunks_of
 from agentlightning.learning.loss_config import LossConfig
@@ -47,14 +48,22 @@ class Learner:
 
     All methods block and belong to one thread at a time; the caller may be in torch's inference mode. Between steps no parameter requires a gradient, the model is in evaluation mode, and no gradient
     or activation is held. ``total_steps`` is what the learning-rate schedule runs over; ``seed`` fixes how groups are divided into minibatches;
-    ``threads`` is set as torch's number of threads before each step, None leaves it.
+    ``threads`` is set as torch's number of threads before each step, None leaves it. ``grammars`` replays the grammars that samples followed.
 
     Raises ModelError when the model cannot be trained as asked (by name), ConfigError when the settings contradict each other.
     """
 
     @torch.inference_mode(False)
     def __init__(
-        self, model: PreTrainedModel, config: LearnerConfig, loss: LossConfig, *, seed: int, total_steps: int, threads: int | None = None
+        self,
+        model: PreTrainedModel,
+        config: LearnerConfig,
+        loss: LossConfig,
+        *,
+        seed: int,
+        total_steps: int,
+        threads: int | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self.model = model
         self.config = config
@@ -64,6 +73,7 @@ class Learner:
         self._seed = seed
         self._total_steps = total_steps
         self._threads = threads
+        self._grammars = grammars
         if threads is not None:
             torch.set_num_threads(threads)
         if config.memory_tuning and model.device.type == "cpu":
@@ -178,7 +188,16 @@ class Learner:
             max_row_tokens=self.config.max_row_tokens,
             cost=self._cost,
             max_tree_depth=self._max_tree_depth,
+            supports=None if self._grammars is None else self._supports,
         )
+
+    def _supports(self, node: TrainNode) -> Words:
+        assert self._grammars is not None and node.constraint is not None
+        constraint = node.constraint
+        try:
+            return replay(self._grammars.matcher(constraint.grammar, constraint.stop_token_ids), constraint.before, node.token_ids)
+        except GrammarError as error:
+            raise RunFailed(f"step {self.steps + 1}: a recorded sample cannot be replayed under its grammar: {error}") from error
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -297,7 +316,10 @@ class Learner:
             targets_E=tally.targets_N[entries_E],
             kept_entries_K=block.kept_entries_K.to(device),
             kept_ids_K=block.kept_ids_K.to(device),
-            chunks=chunks_of(len(block.places_U), block.rows_E, block.kept_entries_K, self.config.head_chunk),
+            set_entries_G=block.set_entries_G.to(device),
+            sets_G=block.sets_G.to(device),
+            sets_SW=tally.sets_SW,
+            chunks=chunks_of(len(block.places_U), block.rows_E, block.kept_entries_K, block.set_entries_G, self.config.head_chunk),
         )
         full_E, log_kept_E = self._head.logprobs(hidden_ND[block.places_U.to(device)], wanted)
         logprobs_E = full_E - log_kept_E
@@ -401,6 +423,7 @@ class _Tally:
         self.device = device
         self.dtype = dtype
         self.targets_N = trained.targets_E.to(device)
+        self.sets_SW = trained.sets_SW.to(device)
         self.weights_N = trained.weights_E.to(device, dtype)
         self.behaviour_N = trained.behaviour_E.to(device, dtype)
         self.old_N = self.behaviour_N

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from agentlightning.errors import RunFailed
 from agentlightning.learning.batch import Batch, TrainNode, TrainTree
+
+Supports = Callable[[TrainNode], "np.ndarray[Any, np.dtype[np.int32]]"]
+"""The ids that a node's constraint allowed at each of its tokens, [T, words], 32 ids a word (engines/grammar.py)."""
 
 MAX_PADDING = 0.25
 """Flat rows are forwarded together while at most this share of the block is padding."""
@@ -59,7 +63,8 @@ class Trained:
     """Every trained token of a batch, once. CPU tensors; ``_E`` runs over the tokens, group by group.
 
     ``logprobs_E`` is what the sampler recorded under the full softmax at ``temperatures_E``, ``log_kept_E`` the log mass of the kept support (0 where
-    nothing was cut), so that ``logprobs_E - log_kept_E`` is the behaviour's logprob. float64, so that no model's precision is cut.
+    nothing was cut), so that ``logprobs_E - log_kept_E`` is the behaviour's logprob. float64, so that no model's precision is cut. ``sets_SW`` are the
+    different sets of ids that grammars allowed, as bits of int32 words.
     """
 
     targets_E: Tensor
@@ -68,6 +73,7 @@ class Trained:
     log_kept_E: Tensor
     temperatures_E: Tensor
     units_E: Tensor
+    sets_SW: Tensor
 
     @property
     def behaviour_E(self) -> Tensor:
@@ -83,7 +89,7 @@ class Block:
 
     The head computes ``U`` distributions: that of the token at flat place ``places_U`` (row * T + column) at ``temperatures_U``. Entry e of the block
     is the trained token ``entries_E[e]``, drawn from distribution ``rows_E[e]``; ``rows_E`` ascends. Where its support was cut, the kept ids are those
-    ``kept_ids_K`` whose ``kept_entries_K`` is e.
+    ``kept_ids_K`` whose ``kept_entries_K`` is e; where a grammar alone cut it, e is in ``set_entries_G`` and they are set ``sets_G`` of ``Trained.sets_SW``.
     """
 
     token_ids_BT: Tensor
@@ -98,6 +104,8 @@ class Block:
     entries_E: Tensor
     kept_ids_K: Tensor
     kept_entries_K: Tensor
+    set_entries_G: Tensor
+    sets_G: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +134,18 @@ def pack(
     max_row_tokens: int,
     cost: Cost,
     max_tree_depth: int | None = None,
+    supports: Supports | None = None,
 ) -> Packed:
     """Packs every group, as ``layout`` says or, for ``auto``, as the counted cost says.
 
     Groups and their trees are put in the order of their rollout ids first, so that a batch gives the same bits in whatever order its rollouts
-    finished. ``max_tree_depth`` is where the model's own mask would differ from a tree's (a sliding window).
+    finished. ``max_tree_depth`` is where the model's own mask would differ from a tree's (a sliding window). ``supports`` is asked once for each node with
+    a constraint and trained tokens.
 
     Raises RunFailed when a path is longer than ``max_row_tokens`` (or, with layout ``tree``, than ``max_tree_depth``), ValueError when a tree breaks the contract of
     batch.py.
     """
-    table = _Table()
+    table = _Table(supports)
     groups: list[PackedGroup] = []
     for trees in sorted((sorted(group, key=_rollout) for group in batch.groups), key=lambda group: [_rollout(tree) for tree in group]):
         start = len(table.targets)
@@ -170,8 +180,9 @@ def _rollout(tree: TrainTree) -> str:
 
 @dataclass(slots=True)
 class _Table:
-    """The trained tokens, while they are collected."""
+    """The trained tokens, while they are collected. ``sets`` numbers the different sets of ids, as bytes; ``set_of`` has the number of an entry's."""
 
+    supports: Supports | None
     targets: list[int] = field(default_factory=list[int])
     weights: list[float] = field(default_factory=list[float])
     logprobs: list[float] = field(default_factory=list[float])
@@ -179,9 +190,23 @@ class _Table:
     temperatures: list[float] = field(default_factory=list[float])
     units: list[int] = field(default_factory=list[int])
     kept: dict[int, array[int]] = field(default_factory=dict[int, "array[int]"])
+    sets: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    set_of: dict[int, int] = field(default_factory=dict[int, int])
 
-    def add(self, node: TrainNode, t: int) -> int:
-        """Lists token t of a node and returns its entry."""
+    def add_all(self, tree: TrainTree, node: TrainNode, places: Sequence[int]) -> list[tuple[int, int]]:
+        """Lists the tokens at ``places`` of a node and returns them as (place, entry)."""
+        added = [(t, self._add(node, t)) for t in places]
+        if added and node.log_kept is not None and node.kept is None:
+            if self.supports is None:
+                raise RunFailed(
+                    f"rollout {tree.rollout_id} was sampled under a grammar, and this learner was made without `grammars` to replay it"
+                )
+            words_TW = self.supports(node)
+            for t, entry in added:
+                self.set_of[entry] = self.sets.setdefault(words_TW[t].tobytes(), len(self.sets))
+        return added
+
+    def _add(self, node: TrainNode, t: int) -> int:
         assert node.weights is not None and node.logprobs is not None
         entry = len(self.targets)
         self.targets.append(node.token_ids[t])
@@ -189,11 +214,9 @@ class _Table:
         self.logprobs.append(node.logprobs[t])
         self.temperatures.append(node.temperature if node.temperature > 0 else 1.0)
         self.units.append(node.unit)
-        log_kept = 0.0
-        if node.kept is not None and node.log_kept is not None:
-            log_kept = node.log_kept[t]
+        self.log_kept.append(0.0 if node.log_kept is None else node.log_kept[t])
+        if node.kept is not None:
             self.kept[entry] = node.kept.ids[node.kept.offsets[t] : node.kept.offsets[t + 1]]
-        self.log_kept.append(log_kept)
         return entry
 
     def done(self) -> Trained:
@@ -204,7 +227,11 @@ class _Table:
             log_kept_E=torch.tensor(self.log_kept, dtype=torch.float64),
             temperatures_E=torch.tensor(self.temperatures, dtype=torch.float64),
             units_E=torch.tensor(self.units, dtype=torch.long),
+            sets_SW=torch.frombuffer(bytearray(b"".join(self.sets)), dtype=torch.int32).view(len(self.sets), -1) if self.sets else _NO_SETS,
         )
+
+
+_NO_SETS = torch.empty(0, 0, dtype=torch.int32)
 
 
 class _Needed:
@@ -231,7 +258,7 @@ class _Needed:
             weights: Iterable[float] = node.weights or ()
             # The first token of a path has nothing that predicts it.
             trained = [t for t, weight in enumerate(weights) if not math.isnan(weight) and before + t > 0]
-            self.entries.append([(t, table.add(node, t)) for t in trained])
+            self.entries.append(table.add_all(tree, node, trained))
         self.keep: list[int | None] = [entries[-1][0] if entries else None for entries in self.entries]
         for index in range(len(nodes) - 1, -1, -1):
             if any(self.keep[child] is not None for child in self.children[index]):
@@ -247,9 +274,9 @@ def _check(tree: TrainTree, index: int, node: TrainNode) -> None:
         raise ValueError(f"{where} has weights and was not sampled: only sampled tokens are trained")
     if len(node.weights) != count or node.logprobs is None or len(node.logprobs) != count:
         raise ValueError(f"{where} has {count} tokens and not as many weights and logprobs")
-    if (node.log_kept is None) != (node.kept is None):
+    if (node.log_kept is None) != (node.kept is None) and (node.log_kept is None or node.constraint is None):
         raise ValueError(f"{where} has only one of log_kept and kept: the new logprob cannot be renormalised over the kept tokens")
-    if node.log_kept is not None and node.kept is not None and not (len(node.log_kept) == count == len(node.kept.offsets) - 1):
+    if (node.log_kept is not None and len(node.log_kept) != count) or (node.kept is not None and len(node.kept.offsets) - 1 != count):
         raise ValueError(f"{where} has {count} tokens and not as many log_kept and kept supports")
 
 
@@ -445,6 +472,7 @@ def _block(
     distributions = sorted({(place, temperature) for place, temperature, _ in wanted})
     row_of = {key: row for row, key in enumerate(distributions)}
     kept_ids, kept_entries = array("i"), array("i")
+    constrained = [(number, table.set_of[entry]) for number, (_, _, entry) in enumerate(wanted) if entry in table.set_of]
     for number, (_, _, entry) in enumerate(wanted):
         if (ids := table.kept.get(entry)) is not None:
             kept_ids.extend(ids)
@@ -461,6 +489,8 @@ def _block(
         entries_E=torch.tensor([entry for _, _, entry in wanted], dtype=torch.long),
         kept_ids_K=_long(kept_ids),
         kept_entries_K=_long(kept_entries),
+        set_entries_G=torch.tensor([number for number, _ in constrained], dtype=torch.long),
+        sets_G=torch.tensor([number for _, number in constrained], dtype=torch.long),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -18,6 +19,8 @@ from tests.tiny import tiny_model
 
 U, D, V = 9, 8, 31
 CHUNKS = (1, 4, 100)
+ALLOWED = ([5, 17, 30], [0, 1, 5, 8, 29])
+SETS_SW = torch.tensor([[sum(1 << i for i in ids)] for ids in ALLOWED], dtype=torch.int32)
 TRANSFORMS = (Transform(), Transform(scale=0.3), Transform(softcap=2.0), Transform(scale=3.0, softcap=1.5))
 
 
@@ -34,8 +37,11 @@ def wanted(chunk: int) -> Wanted:
     targets_E = torch.tensor([3, 3, 5, 0, 30, 7, 8, 1, 2, 1])
     kept_entries_K = torch.tensor([1, 1, 1, 3, 7, 7, 8, 8])
     kept_ids_K = torch.tensor([3, 9, 30, 0, 1, 2, 2, 4])  # entry 3 was forced
+    set_entries_G = torch.tensor([2, 4, 9])
+    sets_G = torch.tensor([1, 0, 1])
     temperatures_U = torch.linspace(0.5, 1.5, U, dtype=torch.float64)
-    return Wanted(temperatures_U, rows_E, targets_E, kept_entries_K, kept_ids_K, chunks_of(U, rows_E, kept_entries_K, chunk))
+    chunks = chunks_of(U, rows_E, kept_entries_K, set_entries_G, chunk)
+    return Wanted(temperatures_U, rows_E, targets_E, kept_entries_K, kept_ids_K, set_entries_G, sets_G, SETS_SW, chunks)
 
 
 def plain(head: Head, hidden_UD: Tensor, want: Wanted) -> tuple[Tensor, Tensor]:
@@ -46,6 +52,8 @@ def plain(head: Head, hidden_UD: Tensor, want: Wanted) -> tuple[Tensor, Tensor]:
     log_kept: list[Tensor] = []
     for entry, row in enumerate(want.rows_E.tolist()):
         ids = want.kept_ids_K[want.kept_entries_K == entry]
+        if (place := (want.set_entries_G == entry).nonzero().flatten()).numel():
+            ids = torch.tensor(ALLOWED[int(want.sets_G[place])])
         log_kept.append(logprobs_UV[row, ids].logsumexp(0) if len(ids) else torch.zeros((), dtype=torch.float64))
     return logprobs_UV[want.rows_E, want.targets_E], torch.stack(log_kept)
 
@@ -75,6 +83,30 @@ def test_a_forced_token_has_probability_one_and_no_gradient() -> None:
     assert float(grad_UD.abs().max()) == pytest.approx(0, abs=1e-12)
 
 
+def test_supports_far_too_unlikely_for_a_float_keep_their_renormalised_logprobs_and_gradients() -> None:
+    """A grammar may force what the model would never say: the mass of the support is zero in float32, its log is not."""
+    ids = torch.tensor([[3, 9], [5, 8]])
+    tested = object.__new__(Head)
+    tested.module, tested.transform = nn.Linear(D, V, bias=False), Transform()
+    with torch.no_grad():
+        tested.module.weight.mul_(0.01)
+        tested.module.weight[0] += 30.0
+    rows_E = torch.arange(2)
+    sets = torch.tensor([[1 << 5 | 1 << 8]], dtype=torch.int32)
+    kept = Wanted(torch.ones(2), rows_E, ids[:, 0], torch.tensor([0, 0]), ids[0], torch.tensor([1]), torch.tensor([0]), sets, ())
+    kept = replace(kept, chunks=chunks_of(2, rows_E, kept.kept_entries_K, kept.set_entries_G, 1))
+    hidden_UD = torch.ones(2, D, requires_grad=True)
+    logprobs_E, log_kept_E = tested.logprobs(hidden_UD, kept)
+    assert float(log_kept_E.detach().max()) < -200
+    new_E = logprobs_E - log_kept_E
+    (grad_UD,) = torch.autograd.grad(new_E.sum(), hidden_UD)
+    plain_UD = torch.ones(2, D, requires_grad=True)
+    logits_UV = tested.module(plain_UD)
+    plain_E = torch.stack([logits_UV[u, ids[u]].log_softmax(0)[0] for u in range(2)])
+    torch.testing.assert_close(new_E, plain_E, rtol=0, atol=1e-4)
+    torch.testing.assert_close(grad_UD, torch.autograd.grad(plain_E.sum(), plain_UD)[0], rtol=1e-3, atol=1e-5)
+
+
 def test_a_frozen_head_gets_no_gradient_and_passes_it_on() -> None:
     tested, want = head(Transform(), bias=True), wanted(4)
     tested.module.requires_grad_(False)
@@ -100,7 +132,17 @@ def test_the_logits_of_more_than_a_chunk_are_never_held() -> None:
     count, chunk = 64, D + 2
     rows_E = torch.arange(count)
     none = torch.empty(0, dtype=torch.long)
-    want = Wanted(torch.ones(count, dtype=torch.float64), rows_E, rows_E % V, none, none, chunks_of(count, rows_E, none, chunk))
+    want = Wanted(
+        torch.ones(count, dtype=torch.float64),
+        rows_E,
+        rows_E % V,
+        none,
+        none,
+        none,
+        none,
+        none,
+        chunks_of(count, rows_E, none, none, chunk),
+    )
     tested = head(Transform(softcap=3.0), bias=False)
     hidden_UD = torch.randn(count, D, dtype=torch.float64, requires_grad=True)
     with Largest() as largest:
