@@ -24,7 +24,8 @@ class OpenCall:
 
     ``body`` identifies what was asked. ``outcome`` is the reply or what went wrong, None until there is either. ``readers`` counts the connections that
     wait for it, ``retry`` is the highest retry count that it answered, ``stored`` is the status it has in the record (None: not recorded),
-    ``recording`` says that its samples are whole, ``given_up`` that nobody is going to claim it.
+    ``begun`` says that nothing about the request can be refused any more, ``recording`` that its samples are whole, ``given_up`` that nobody is going to
+    claim it.
     """
 
     id: str
@@ -39,6 +40,7 @@ class OpenCall:
     outcome: Reply | CallError | None = None
     delivered_at: float | None = None
     stored: CallStatus | None = None
+    begun: bool = False
     recording: bool = False
     given_up: bool = False
     grace: asyncio.TimerHandle | None = None
@@ -63,6 +65,10 @@ class OpenCall:
             self.deltas.append((index, delta))
             self._wake()
 
+    def begin(self) -> None:
+        """It has been checked and is going to be sampled."""
+        self.begun = True
+
     def settle(self, outcome: Reply | CallError) -> None:
         """Ends the call; only the first outcome counts."""
         if self.outcome is None:
@@ -78,37 +84,55 @@ class OpenCall:
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, None
         for future in waiting or ():
-            if not future.done():
-                future.set_result(None)
+            _release(future)
 
-    async def _woken(self) -> None:
-        future = asyncio.get_running_loop().create_future()
+    async def _woken(self, seconds: float) -> None:
+        """Returns when something has happened, or after ``seconds``. Cancelling the one who waits does not touch the call."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
         if self._waiting is None:
             self._waiting = []
         self._waiting.append(future)
-        await future
+        timer = loop.call_later(seconds, _release, future)
+        try:
+            await future
+        finally:
+            timer.cancel()
 
-    async def more(self, seen: int) -> Sequence[tuple[int, ParsedDelta]]:
-        """The deltas after the first ``seen`` ones, waiting for one; none once the call has ended."""
-        while len(self.deltas or ()) == seen and self.outcome is None:
-            await self._woken()
+    async def more(self, seen: int, seconds: float) -> Sequence[tuple[int, ParsedDelta]]:
+        """The deltas after the first ``seen`` ones, waiting ``seconds`` for one; none where none came, or once the call has ended."""
+        if len(self.deltas or ()) == seen and self.outcome is None:
+            await self._woken(seconds)
         return self.deltas[seen:] if self.deltas else ()
 
-    async def reply(self) -> Reply:
-        """The reply, once it is recorded. Raises CallError. Cancelling the one who waits does not touch the call."""
-        while self.outcome is None:
-            await self._woken()
+    async def settled(self, seconds: float) -> bool:
+        """Whether the call has ended, waiting ``seconds`` for it."""
+        if self.outcome is None:
+            await self._woken(seconds)
+        return self.outcome is not None
+
+    def reply(self) -> Reply:
+        """The reply of a call that has ended. Raises CallError."""
+        assert self.outcome is not None
         if isinstance(self.outcome, CallError):
             raise self.outcome
         return self.outcome
 
 
-def repeated(calls: Sequence[OpenCall], retry: int) -> OpenCall | None:
+def _release(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def repeated(calls: Sequence[OpenCall], retry: int, *, named: bool = False) -> OpenCall | None:
     """Which of the calls with an equal body a new request repeats, if any.
 
     One whose connection closed early is claimed by any equal body. A request that says it is a retry may also get a reply that was written but did
-    not arrive, or one whose connection has not been seen to close; one that answered this retry count already is somebody else's.
+    not arrive, or one whose connection has not been seen to close; one that answered this retry count already is somebody else's. With ``named``
+    the client says itself which requests are one call.
     """
+    if named:
+        return next((call for call in calls if call.claimable), None)
     orphans = [call for call in calls if call.orphaned and call.claimable]
     if orphans:
         return orphans[0]

@@ -1,15 +1,27 @@
-"""Who sets sampling (ruling 3): what an agent asked for and what the run says, put together. Pure."""
+"""What one sample is drawn with: what an agent asked for and what the run says (ruling 3), and the grammar that its request puts on it."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
 
 from agentlightning.config import EvaluationConfig, SamplingConfig
+from agentlightning.engines.base import ConstrainedEngine, Engine
+from agentlightning.errors import GrammarError
 from agentlightning.gateway.wires.base import WireRequest
-from agentlightning.types import SamplingParams
+from agentlightning.gateway.wires.fields import unsupported
+from agentlightning.templates.base import Template
+from agentlightning.templates.grammar import ANY_OBJECT, reasoning_of, reply_grammar
+from agentlightning.types import Json, SamplingParams, Tool
 
 
-def resolve(sampling: SamplingConfig | EvaluationConfig, asked: WireRequest, stop_token_ids: tuple[int, ...], seed: int) -> SamplingParams:
+def resolve(
+    sampling: SamplingConfig | EvaluationConfig,
+    asked: WireRequest,
+    stop_token_ids: tuple[int, ...],
+    seed: int,
+    grammar: str | None = None,
+) -> SamplingParams:
     """The parameters of one sample. ``max_tokens`` is a ceiling the agent may stay under; stop strings are always the agent's."""
     agent_decides = isinstance(sampling, SamplingConfig) and sampling.owner == "agent"
     return SamplingParams(
@@ -20,7 +32,55 @@ def resolve(sampling: SamplingConfig | EvaluationConfig, asked: WireRequest, sto
         stop=asked.stop,
         stop_token_ids=stop_token_ids,
         seed=seed,
+        grammar=grammar,
     )
+
+
+async def constraint(asked: WireRequest, template: Template, engine: Engine) -> str | None:
+    """The grammar that a request puts on its samples, checked by the engine; None where they are free. Raises CallError by name."""
+    tools = tuple(tool for tool in asked.tools if asked.tool_names is None or tool.name in asked.tool_names)
+    if asked.tool_choice == "none":
+        tools = ()
+    required = asked.tool_choice == "required"
+    chosen = asked.tools and asked.tool_choice == "auto" and (asked.tool_names is not None or not asked.parallel_tool_calls)
+    if not required and not chosen and asked.output is None:
+        return None
+    if required:
+        what = "tool_choice", "required" if asked.tool_names is None else list(asked.tool_names)
+    elif asked.output is not None:
+        what = "response_format", "json_object" if asked.output.schema is None else "json_schema"
+    else:
+        what = ("parallel_tool_calls", False) if asked.tool_names is None else ("tool_choice", list(asked.tool_names))
+    if not isinstance(engine, ConstrainedEngine):
+        raise unsupported(*what, f"the engine of this model ({type(engine).__name__}) cannot keep a sample to a grammar")
+    # A client that names one function expects one call of it.
+    parallel = asked.parallel_tool_calls and not (required and asked.tool_names is not None and len(asked.tool_names) == 1)
+    output = None if asked.output is None else ANY_OBJECT if asked.output.schema is None else asked.output.schema
+    reasoning = reasoning_of(template) if asked.prompt is None else None
+
+    async def checked(tools: tuple[Tool, ...], output: Mapping[str, Json] | None) -> str:
+        grammar = reply_grammar(template, tools, required=required, parallel=parallel, output=output, reasoning=reasoning)
+        await engine.check_grammar(grammar)
+        return grammar
+
+    try:
+        return await checked(tools, output)
+    except GrammarError as error:
+        raise unsupported(*what, await _culprit(checked, tools, output) or str(error)) from error
+
+
+async def _culprit(
+    checked: Callable[[tuple[Tool, ...], Mapping[str, Json] | None], Awaitable[str]],
+    tools: tuple[Tool, ...],
+    output: Mapping[str, Json] | None,
+) -> str | None:
+    """Which of several schemas the engine cannot keep to, and why."""
+    for tool in tools:
+        try:
+            await checked((tool,), None)
+        except GrammarError as error:
+            return str(error) if repr(tool.name) in str(error) else f"the parameters of tool {tool.name!r}: {error}"
+    return None
 
 
 def overruled(asked: WireRequest, used: SamplingParams) -> str | None:

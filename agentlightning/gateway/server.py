@@ -16,14 +16,15 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b, sha256
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 import orjson
 from aiohttp import web
@@ -31,10 +32,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from agentlightning.config import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.errors import AgentLightningError, ConfigError, StoreError
+from agentlightning.gateway.agents import named_by_body, named_by_request
 from agentlightning.gateway.calls import OpenCall, Turnstile
-from agentlightning.gateway.session import AttemptUsage, Notices, Policy, Session
+from agentlightning.gateway.session import Notices, Policy, Session
+from agentlightning.gateway.usage import AttemptUsage
 from agentlightning.gateway.wires import CHAT, find_wire
-from agentlightning.gateway.wires.base import CallError, Wire, WireRequest
+from agentlightning.gateway.wires.base import CallError, Reply, ReplyStream, Target, Wire
 from agentlightning.gateway.wires.unserved import Unserved
 from agentlightning.store.base import Store
 from agentlightning.types import Attempt, Json, Reason, Reward, Rollout
@@ -50,7 +53,7 @@ READ_DEADLINE = 60.0
 """Seconds a client may take to send its body."""
 
 _JSON = {"Content-Type": "application/json"}
-_EVENTS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_EVENTS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +229,8 @@ class Gateway:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers one request. What goes wrong is answered in the shape of the wire that the path belongs to."""
-        key, agent, path = _split(request.raw_path)
+        key, agent, target = _target(request)
+        path = target.path
         found = find_wire(path)
         shape: Wire | Unserved = found or CHAT
         try:
@@ -235,18 +239,16 @@ class Gateway:
                     404, "there is nothing at this path: use the base URL that the agent was given (OPENAI_BASE_URL)", code="unknown_url"
                 )
             session = self._session(key)
-            session.note(request.headers.get("User-Agent"))
+            session.usage.note_client(request.headers.get("User-Agent"))
             if path == "rewards":
                 return await self._rewards(request, session)
             if found is None and path.split("/", 1)[0] == "models":
                 return await self._models(request, path)
             if found is None or isinstance(found, Unserved):
                 refusal = found.refusal() if found is not None else _nothing_at(path)
-                session.note_unserved(path, refusal.message)
+                session.usage.note_unserved(path, refusal.message)
                 raise refusal
-            if request.method != "POST":
-                raise CallError(405, f"{path} takes POST, not {request.method}", code="method_not_allowed")
-            return await self._complete(request, session, found, path, agent)
+            return await self._answer(request, session, found, target, agent)
         except CallError as error:
             return await _send_error(request, shape, error)
         except ConnectionError:
@@ -269,65 +271,96 @@ class Gateway:
             raise CallError(503, "the gateway is shutting down", code="shutting_down", retry=False)
         return session
 
-    async def _complete(self, request: web.BaseRequest, session: Session, wire: Wire, path: str, agent: str | None) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.BaseRequest, session: Session, wire: Wire, target: Target, agent: str | None
+    ) -> web.StreamResponse:
+        named = named_by_request(agent, request.headers, target.query)
+        agent = named[0] if named is not None else None
+        use = wire.use(target)
+        if use is None:
+            raise CallError(405, f"{target.path} does not take {target.method}", code="method_not_allowed")
+        if use == "look":
+            body = await self._read(request) if request.can_read_body else b""
+            return await _send(request, wire.look(target, _parse(body) if body else {}, session.past), 200, _JSON)
         try:
             body = await self._read(request)
-            parsed = _parse(body)
-            asked = wire.request(path, parsed)
+            asked = wire.request(target, _parse(body), session.past)
         except CallError as error:
-            await session.refuse(wire.name, error, agent=agent)
+            await session.refuse(wire, error, agent=agent)
             raise
-        except RecursionError as error:
+        except (RecursionError, orjson.JSONEncodeError) as error:  # what was JSON once can only be too deep to be written again
             refusal = CallError(400, "the request is nested too deeply")
-            await session.refuse(wire.name, refusal, agent=agent)
+            await session.refuse(wire, refusal, agent=agent)
             raise refusal from error
-        identity = blake2b(body, digest_size=16)
-        identity.update(f"\0{path}\0{agent}".encode("utf-8", "surrogateescape"))
-        call = session.submit(wire.name, asked, identity.digest(), retry=_retry_count(request), agent=agent)
+        agent, how = named or named_by_body(asked, request.headers, self._config.agents)
+        session.usage.note_agent(agent, how, asked)
+        if use == "count":
+            return await _send(request, wire.count(session.count(asked)), 200, _JSON)
+        own = request.headers.get("Idempotency-Key")
+        identity = blake2b(own.encode("utf-8", "surrogateescape") if own else body, digest_size=16)
+        identity.update(f"\0{target.path}\0{target.query}\0{agent}\0{bool(own)}".encode("utf-8", "surrogateescape"))
+        call = session.submit(wire, asked, identity.digest(), retry=_retry_count(request), agent=agent, named=bool(own))
         try:
             if asked.stream:
-                return await self._stream(request, session, wire, asked, call)
-            reply = await call.reply()
-            await session.acknowledge(call)
-            session.delivered(call)
-            try:
-                return await _send(request, wire.reply(asked, reply), 200, _JSON)
-            except BaseException:
-                session.undelivered(call)
-                raise
+                return await self._stream(request, session, call, wire.stream(asked, call.id, int(call.received_at)))
+            return await self._whole(request, session, call, partial(wire.reply, asked))
         finally:
             session.left(call)
 
-    async def _stream(
-        self, request: web.BaseRequest, session: Session, wire: Wire, asked: WireRequest, call: OpenCall
+    async def _whole(
+        self, request: web.BaseRequest, session: Session, call: OpenCall, written: Callable[[Reply], bytes]
     ) -> web.StreamResponse:
-        """Sends the events. The status line waits for the first of them, so that what fails before it is answered properly; after it, a failure
-        drops the connection: a stream that was cut is no reply."""
-        events = wire.stream(asked, call.id, int(call.received_at))
+        """Sends the JSON body. While it is waited for, spaces before it keep the client from giving up: they commit status 200, so they begin once
+        nothing about the request can be refused any more; what goes wrong after that drops the connection."""
         response: web.StreamResponse | None = None
-        seen = 0
         try:
-            while deltas := await call.more(seen):
-                seen += len(deltas)
-                data = b"".join([events.delta(index, delta) for index, delta in deltas])
-                if response is None:
-                    response = web.StreamResponse(headers=_EVENTS)
-                    await response.prepare(request)
-                    data = events.begin() + data
-                await response.write(data)
-            reply = await call.reply()
+            while not await call.settled(self._config.heartbeat):
+                if call.begun:
+                    response = response or await _begin(request, _JSON)
+                    await response.write(b" ")
+            reply = call.reply()
             await session.acknowledge(call)
         except CallError:
             if response is None:
                 raise
-            if request.transport is not None:
-                request.transport.abort()
+            return _drop(request, response)
+        session.delivered(call)
+        try:
+            if response is None:
+                return await _send(request, written(reply), 200, _JSON)
+            await response.write(written(reply))
+            await response.write_eof()
             return response
-        data = events.end(reply)
-        if response is None:
-            response = web.StreamResponse(headers=_EVENTS)
-            await response.prepare(request)
-            data = events.begin() + data
+        except BaseException:
+            session.undelivered(call)
+            raise
+
+    async def _stream(self, request: web.BaseRequest, session: Session, call: OpenCall, events: ReplyStream) -> web.StreamResponse:
+        """Sends the events. The status line waits for the first of them (or for a heartbeat), so that what fails before it is answered properly; after it,
+        a failure drops the connection: a stream that was cut is no reply. A client that reads slowly is waited for, and holds nothing up."""
+        headers = {**_EVENTS, "Content-Type": events.content_type}
+        response: web.StreamResponse | None = None
+        seen, begun = 0, False
+        try:
+            while (deltas := await call.more(seen, self._config.heartbeat)) or call.outcome is None:
+                seen += len(deltas)
+                if deltas:
+                    data = b"".join([b"" if begun else events.begin(), *(events.delta(index, delta) for index, delta in deltas)])
+                    begun = True
+                elif call.begun:
+                    data = events.heartbeat
+                else:
+                    continue
+                response = response or await _begin(request, headers)
+                await response.write(data)
+            reply = call.reply()
+            await session.acknowledge(call)
+        except CallError:
+            if response is None:
+                raise
+            return _drop(request, response)
+        data = events.end(reply) if begun else events.begin() + events.end(reply)
+        response = response or await _begin(request, headers)
         session.delivered(call)
         try:
             await response.write(data)
@@ -430,16 +463,17 @@ def _nothing_at(path: str) -> CallError:
     hint = (
         "the client appends the path itself, so its base URL is OPENAI_BASE_URL and no more"
         if begun
-        else "this endpoint serves chat/completions, models and rewards"
+        else "this endpoint serves chat/completions, responses, messages, models/NAME:generateContent, completions, models and rewards"
     )
     return CallError(404, f"there is nothing at {path!r}: {hint}", code="unknown_url")
 
 
-def _split(raw_path: str) -> tuple[str | None, str | None, str]:
-    """The key, the agent's name and the path below them, without `/v1`, which clients append never, once or twice."""
-    parts = [part for part in raw_path.partition("?")[0].split("/") if part]
+def _target(request: web.BaseRequest) -> tuple[str | None, str | None, Target]:
+    """The key, the agent's name and what lies below them, without `/v1`, which clients append never, once or twice."""
+    raw_path, _, query = request.raw_path.partition("?")
+    parts = [part for part in raw_path.split("/") if part]
     if len(parts) < 2 or parts[0] != "a":
-        return None, None, "/".join(parts)
+        return None, None, Target(request.method, "/".join(parts))
     key, rest = parts[1], parts[2:]
     agent = None
     if len(rest) >= 2 and rest[0] == "agent":
@@ -447,7 +481,7 @@ def _split(raw_path: str) -> tuple[str | None, str | None, str]:
     for _ in range(2):
         if rest and rest[0] in ("v1", "v1beta"):
             rest = rest[1:]
-    return key, agent, "/".join(rest)
+    return key, agent, Target(request.method, "/".join(rest), dict(parse_qsl(query)) if query else {})
 
 
 def _retry_count(request: web.BaseRequest) -> int:
@@ -519,6 +553,19 @@ def _shown(reward: Reward) -> dict[str, Json]:
         "value": reward.value, "name": reward.name, "source": reward.source, "call_id": reward.call_id, "agent": reward.agent,
         "reason": reward.reason,
     }  # fmt: skip
+
+
+async def _begin(request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(request)
+    return response
+
+
+def _drop(request: web.BaseRequest, response: web.StreamResponse) -> web.StreamResponse:
+    """Ends a reply that failed after it had begun: a client must not take it for a whole one."""
+    if request.transport is not None:
+        request.transport.abort()
+    return response
 
 
 async def _send_error(request: web.BaseRequest, shape: Wire | Unserved, error: CallError) -> web.StreamResponse:

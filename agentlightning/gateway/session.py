@@ -12,16 +12,19 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from agentlightning.config import EvaluationConfig, SamplingConfig
 from agentlightning.engines.base import Engine, Sample, SampleRequest
 from agentlightning.errors import ContextLengthError, EngineError, StoreError, TemplateError
 from agentlightning.gateway.calls import OpenCall, Turnstile, ended, repeated
-from agentlightning.gateway.sampling import overruled, resolve, sample_seed
+from agentlightning.gateway.past import AttemptPast
+from agentlightning.gateway.prompts import PlainText, PromptError, plain_message
+from agentlightning.gateway.sampling import constraint, overruled, resolve, sample_seed
 from agentlightning.gateway.tree import Plan, TraceTree
-from agentlightning.gateway.wires.base import CallError, Choice, Reply, WireRequest
+from agentlightning.gateway.usage import AttemptUsage
+from agentlightning.gateway.wires.base import CallError, Choice, Reply, Wire, WireRequest
 from agentlightning.store.base import Store
 from agentlightning.templates.base import StreamParser, Template
 from agentlightning.types import (
@@ -40,10 +43,6 @@ from agentlightning.types import (
 
 logger = logging.getLogger("agentlightning.gateway")
 
-MAX_NOTED = 16
-"""Distinct unknown paths and user agents that an attempt's usage lists."""
-
-
 MAX_KEPT = 128
 """Delivered replies that an attempt keeps for clients that come back for one."""
 
@@ -59,28 +58,6 @@ class Policy:
     engine: Engine
     template: Template
     model_names: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class AttemptUsage:
-    """What an attempt did at the gateway. ``late`` goes on counting after the attempt has ended: requests that came with its revoked key.
-
-    ``calls`` are all that reached the gateway, refused ones too; ``repeats`` are requests that got the reply of an earlier call and are no calls.
-    """
-
-    calls: int = 0
-    refused: int = 0
-    incomplete: int = 0
-    abandoned: int = 0
-    repeats: int = 0
-    rewards: int = 0
-    sampled_tokens: int = 0
-    context_length_errors: int = 0
-    late: int = 0
-    unserved: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Paths that were asked for in vain, each with what was answered."""
-    user_agents: tuple[str, ...] = ()
-    last_error: str | None = None
 
 
 class Notices:
@@ -116,6 +93,7 @@ class Session:
         self.attempt = attempt
         self.usage = AttemptUsage()
         self.tree = TraceTree()
+        self.past = AttemptPast()
         self._store = store
         self._policies = policies
         self._tries = tries
@@ -138,8 +116,9 @@ class Session:
         while self._tasks or any(call.readers for calls in self._by_body.values() for call in calls):
             await (asyncio.wait(self._tasks) if self._tasks else asyncio.sleep(0.01))
 
-    def submit(self, wire: str, request: WireRequest, body: bytes, *, retry: int, agent: str | None) -> OpenCall:
-        """Starts a call, or joins the one that this request repeats. ``body`` identifies what was asked, ``retry`` is the client's retry count.
+    def submit(self, wire: Wire, request: WireRequest, body: bytes, *, retry: int, agent: str | None, named: bool = False) -> OpenCall:
+        """Starts a call, or joins the one that this request repeats. ``body`` identifies what was asked, ``retry`` is the client's retry count;
+        ``named`` says that the client itself named the call, so that an equal ``body`` is a repeat in any case.
 
         The caller awaits its ``reply`` (or follows ``more``) and in any case calls ``left`` once.
         """
@@ -147,7 +126,7 @@ class Session:
         while self._delivered and (cast("float", self._delivered[0].delivered_at) + self._grace < now or len(self._delivered) > MAX_KEPT):
             self._forget(self._delivered.popleft())
         equal = self._by_body.get(body)
-        call = repeated(equal, retry) if equal else None
+        call = repeated(equal, retry, named=named) if equal else None
         if call is not None:
             call.readers += 1
             call.retry = max(call.retry, retry)
@@ -156,10 +135,10 @@ class Session:
             self.usage.repeats += 1
             return call
         call = OpenCall(
-            id=f"chatcmpl-{secrets.token_hex(12)}",
+            id=_new_id(wire),
             index=self._next_index(),
             body=body,
-            wire=wire,
+            wire=wire.name,
             agent=agent,
             received_at=time.time(),
             started=now,
@@ -171,10 +150,19 @@ class Session:
         call.task.add_done_callback(call.closed)
         return call
 
-    async def refuse(self, wire: str, error: CallError, *, model: str = "", agent: str | None = None) -> None:
+    async def refuse(self, wire: Wire, error: CallError, *, model: str = "", agent: str | None = None) -> None:
         """Records a request that was answered with an error before a call could be made of it."""
-        call_id, index = f"chatcmpl-{secrets.token_hex(12)}", self._next_index()
-        await self._record_refusal(call_id, index, wire, model, agent, error.message)
+        await self._record_refusal(_new_id(wire), self._next_index(), wire.name, model, agent, error.message)
+
+    def count(self, request: WireRequest) -> int:
+        """Tokens of the prompt that a call would have. Raises CallError."""
+        policy = self._policy(request.model)
+        try:
+            plan = self._plan(request, policy)
+        except (TemplateError, RecursionError) as error:
+            raise _too_bad(error, request.prompt_field) from error
+        self.tree.withdraw(plan)
+        return len(plan.prompt_ids)
 
     async def acknowledge(self, call: OpenCall) -> None:
         """Comes before the last bytes of a reply: the record says that they were written, also where the call had been left. Raises CallError."""
@@ -220,15 +208,6 @@ class Session:
     async def rewards(self) -> list[Reward]:
         return [reward for reward in await self._store.rewards(self.rollout.id) if reward.attempt_id == self.attempt.id]
 
-    def note(self, user_agent: str | None) -> None:
-        usage = self.usage
-        if user_agent and user_agent not in usage.user_agents and len(usage.user_agents) < MAX_NOTED:
-            usage.user_agents += (user_agent[:200],)
-
-    def note_unserved(self, path: str, answer: str) -> None:
-        if len(self.usage.unserved) < MAX_NOTED:
-            self.usage.unserved = {**self.usage.unserved, path[:200]: answer}
-
     async def end(self) -> AttemptUsage:
         """Withdraws what is still being sampled, waits for what is being recorded, and gives up the replies that nobody got."""
         self._ended = True
@@ -249,10 +228,11 @@ class Session:
         policy = self._policy(request.model)
         plan: Plan | None = None
         try:
-            plan = self.tree.plan(request.messages, request.tools, policy.name, policy.template)
+            plan = self._plan(request, policy)
             if len(plan.prompt_ids) >= policy.engine.context_length:
                 raise ContextLengthError(len(plan.prompt_ids), policy.engine.context_length)
-            params = self._params(call, request, policy)
+            params = self._params(call, request, policy, await constraint(request, policy.template, policy.engine))
+            call.begin()
             samples = await self._sample(call, request, policy, plan, params)
             call.recording = True
             call.settle(await self._record(call, request, policy, plan, params[0], samples))
@@ -262,7 +242,9 @@ class Session:
             else:
                 await self._refused(call, request, plan, CallError(500, "the engine withdrew the request", code="engine_error"))
         except (ContextLengthError, TemplateError, RecursionError) as error:
-            await self._refused(call, request, plan, _too_bad(error))
+            await self._refused(call, request, plan, _too_bad(error, request.prompt_field))
+        except CallError as error:
+            await self._refused(call, request, plan, error)
         except EngineError as error:
             await self._refused(call, request, plan, CallError(500, f"the model could not sample: {error}", code="engine_error"))
         except StoreError as error:
@@ -274,10 +256,15 @@ class Session:
             if call.given_up:
                 await self._mark_abandoned(call)
 
-    def _params(self, call: OpenCall, request: WireRequest, policy: Policy) -> list[SamplingParams]:
+    def _plan(self, request: WireRequest, policy: Policy) -> Plan:
+        if request.prompt is not None:
+            return self.tree.plan_prompt(request.prompt, policy.name, policy.template)
+        return self.tree.plan(request.messages, request.tools, policy.name, policy.template)
+
+    def _params(self, call: OpenCall, request: WireRequest, policy: Policy, grammar: str | None) -> list[SamplingParams]:
         """One set per sample: they differ in the seed."""
         seeds = [sample_seed(self.rollout.seed, self._tries, call.index, i, request.seed) for i in range(request.n)]
-        first = resolve(self._sampling, request, policy.template.stop_token_ids, seeds[0])
+        first = resolve(self._sampling, request, policy.template.stop_token_ids, seeds[0], grammar)
         if asked := overruled(request, first):
             mode = self.rollout.mode.value
             advice = '; sampling.owner = "agent" lets the agent decide' if isinstance(self._sampling, SamplingConfig) else ""
@@ -299,8 +286,11 @@ class Session:
     async def _sample_one(
         self, call: OpenCall, request: WireRequest, policy: Policy, plan: Plan, params: SamplingParams, index: int
     ) -> tuple[Sample, array[int], Message]:
-        tools = request.tools if request.parse_tools else ()
-        draft = _Draft(call, index, policy.template.stream(tools, stop=params.stop)) if request.stream else None
+        tools = request.tools if request.tool_choice != "none" else ()
+        plain, draft = request.prompt is not None, None
+        if request.stream:
+            parser = PlainText(policy.template, params.stop) if plain else policy.template.stream(tools, stop=params.stop)
+            draft = _Draft(call, index, parser)
         asked = SampleRequest(f"{call.id}.{index}", plan.prompt_ids, params, policy.name)
         if self._turnstile is not None:
             rollout = self.rollout
@@ -315,6 +305,8 @@ class Session:
         ids = sample.segments[0].token_ids if len(sample.segments) == 1 else _joined(sample)
         if draft is not None:
             return sample, ids, draft.finish(ids, sample)
+        if plain:
+            return sample, ids, plain_message(ids, policy.template, sample.finish, sample.stop_string)
         return sample, ids, policy.template.parse(ids, tools, sample.finish, sample.stop_string)
 
     async def _record(
@@ -355,11 +347,16 @@ class Session:
         self.tree.publish(plan, leaves)
         self.usage.sampled_tokens += sampled
         choices = [
-            Choice(message, sample.finish, ids, _logprobs(sample), _texts(policy.template, ids) if request.logprobs else ())
+            Choice(
+                message, sample.finish, ids, _logprobs(sample), _texts(policy.template, ids) if request.logprobs else (), sample.stop_string
+            )
             for sample, ids, message in samples
         ]
         prompt_ids = plan.prompt_ids if request.token_ids else None
-        return Reply(call.id, int(call.received_at), choices, len(plan.prompt_ids), sampled, reused, prompt_ids)
+        reply = Reply(call.id, int(call.received_at), choices, len(plan.prompt_ids), sampled, reused, prompt_ids)
+        if request.store:
+            self.past.keep(request, reply, leaves[0])
+        return reply
 
     async def _refused(self, call: OpenCall, request: WireRequest, plan: Plan | None, error: CallError) -> None:
         if plan is not None:
@@ -515,12 +512,18 @@ class _Draft:
         return Message("assistant", "".join(content), tuple(calls), None, None, "".join(reasoning) or None)
 
 
-def _too_bad(error: ContextLengthError | TemplateError | RecursionError) -> CallError:
+def _new_id(wire: Wire) -> str:
+    return f"{wire.id_prefix}{secrets.token_hex(12)}"
+
+
+def _too_bad(error: ContextLengthError | TemplateError | RecursionError, field: str) -> CallError:
     if isinstance(error, ContextLengthError):
-        return CallError(400, str(error), param="messages", code="context_length_exceeded")
+        return CallError(400, str(error), param=field, code="context_length_exceeded")
+    if isinstance(error, PromptError):
+        return CallError(400, str(error), param=field, code="invalid_prompt")
     if isinstance(error, TemplateError):
-        return CallError(400, f"the model's chat template refused these messages: {error}", param="messages", code="template_error")
-    return CallError(400, "the request is nested too deeply", param="messages")
+        return CallError(400, f"the model's chat template refused these messages: {error}", param=field, code="template_error")
+    return CallError(400, "the request is nested too deeply", param=field)
 
 
 def _joined(sample: Sample) -> array[int]:

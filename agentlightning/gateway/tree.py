@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, cast
@@ -19,6 +19,7 @@ import orjson
 
 from agentlightning.engines.base import Sample
 from agentlightning.errors import TemplateError
+from agentlightning.gateway.prompts import Prefix, Prefixes, PromptError, check_ids, encode_text, text_bytes
 from agentlightning.templates.base import SampledTurn, Template
 from agentlightning.types import Message, Node, Tool, ToolCall
 
@@ -152,7 +153,10 @@ class Leaf:
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """Where a call's prompt goes. ``node`` is its last node, ``prompt_ids`` the whole prompt, ``given`` the messages since ``parent``."""
+    """Where a call's prompt goes. ``node`` is its last node, ``prompt_ids`` the whole prompt, ``given`` the messages since ``parent``.
+
+    ``prompt`` is there where the call has no messages.
+    """
 
     branch: str
     parent: Leaf | None
@@ -164,13 +168,23 @@ class Plan:
     chain: int
     policy: str
     tools: tuple[Tool, ...]
+    prompt: _Prompt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """A prompt that came as text or ids. ``text`` is None where it came as ids: those may hold control tokens, which no text may be taken for."""
+
+    template: Template
+    ids: Prefix
+    text: Prefix | None
 
 
 class TraceTree:
     """The trace tree of one attempt. Several policies and conversations may share it.
 
-    A call goes through ``plan`` (where its prompt belongs), ``grow`` (the nodes to store) and, once those are durable, ``publish`` (from then on its
-    samples can be continued); or through ``plan`` and ``withdraw``.
+    A call goes through ``plan`` or ``plan_prompt`` (where its prompt belongs), ``grow`` (the nodes to store) and, once those are durable, ``publish``
+    (from then on its samples can be continued); or through a plan and ``withdraw``.
     """
 
     def __init__(self) -> None:
@@ -180,6 +194,7 @@ class TraceTree:
         self._answered: set[int] = set()
         self._by_id: dict[str, Leaf] = {}
         self._by_key: dict[int, Leaf] = {}
+        self._prompts: dict[tuple[str, str], Prefixes[Leaf]] = {}
 
     # ----------------------------------------------------------------- planning
     def plan(self, messages: Sequence[Message], tools: tuple[Tool, ...], policy: str, template: Template) -> Plan:
@@ -191,20 +206,15 @@ class TraceTree:
         found = self._longest(messages, keys, chains, tools, policy)
         leaf, texts = self._render(found, messages, tools, template)
         before = _digest(texts[-1])
-        node = (leaf.prompts or {}).get(before) if leaf else self._roots.get((policy, before))
         first = not self._roots
-        known = node is not None
-        if node is None:
+
+        def encode() -> array[int]:
             ids = template.encode(texts[-1], start=leaf is None)
             if leaf is None and not ids:
                 raise TemplateError("the chat template rendered these messages to nothing")
-            node = LiveNode(leaf.node if leaf else None, ids) if ids or leaf is None else leaf.node
-            if leaf is None:
-                self._roots[policy, before] = node
-            elif leaf.prompts is None:
-                leaf.prompts = {before: node}
-            else:
-                leaf.prompts[before] = node
+            return ids
+
+        node, known = self._place(leaf, policy, before, encode)
         if known:
             branch = "forked"
         elif leaf is not found:
@@ -220,6 +230,53 @@ class TraceTree:
         node.plans += 1
         start = leaf.position + 1 if leaf else 0
         return Plan(branch, leaf, node, node.path_ids(), before, tuple(messages[start:]), len(messages), chains[-1], policy, tools)
+
+    def plan_prompt(self, prompt: str | array[int], policy: str, template: Template) -> Plan:
+        """Where a prompt without messages goes. One that begins with all of an earlier prompt and its sample, letter by letter or id by id, goes on from
+        there; its text then stands for the sampled tokens, an end-of-turn token that no text shows among them. Raises TemplateError."""
+        kind = "text" if isinstance(prompt, str) else "ids"
+        data = text_bytes(prompt) if isinstance(prompt, str) else prompt.tobytes()
+        length, leaves = self._recorded(policy, kind).longest(data)
+        leaf = max(enumerate(leaves), key=lambda each: (not each[1].continuations, each[0]))[1] if leaves else None
+        rest = data[length:]
+        before = blake2b(rest, digest_size=16, person=kind.encode()).digest()
+
+        def encode() -> array[int]:
+            if isinstance(prompt, str):
+                ids = encode_text(rest.decode("utf-8", "surrogatepass"), template, start=leaf is None) if rest else array("i")
+            else:
+                ids = array("i", rest)
+                check_ids(ids, template)
+            if leaf is None and not ids:
+                raise PromptError("the prompt has no tokens")
+            return ids
+
+        first = not self._roots
+        node, known = self._place(leaf, policy, before, encode)
+        if leaf is not None:
+            branch = "forked" if known or leaf.continuations else "continued"
+            leaf.continuations += 1
+        else:
+            branch = "forked" if known else "root" if first else "new"
+        node.plans += 1
+        ids = node.path_ids()
+        whole = _Prompt(template, Prefix(ids.tobytes()), Prefix(data) if kind == "text" else None)
+        return Plan(branch, leaf, node, ids, before, (), 0, 0, policy, (), whole)
+
+    def _place(self, leaf: Leaf | None, policy: str, before: bytes, encode: Callable[[], array[int]]) -> tuple[LiveNode, bool]:
+        """The last node of a prompt that goes on from ``leaf`` with what ``before`` is the digest of, and whether an earlier prompt did so too."""
+        node = (leaf.prompts or {}).get(before) if leaf else self._roots.get((policy, before))
+        if node is not None:
+            return node, True
+        ids = encode()
+        node = LiveNode(leaf.node if leaf else None, ids) if ids or leaf is None else leaf.node
+        if leaf is None:
+            self._roots[policy, before] = node
+        elif leaf.prompts is None:
+            leaf.prompts = {before: node}
+        else:
+            leaf.prompts[before] = node
+        return node, False
 
     def _longest(
         self, messages: Sequence[Message], keys: list[Key], chains: list[int], tools: tuple[Tool, ...], policy: str
@@ -329,12 +386,27 @@ class TraceTree:
 
     def publish(self, plan: Plan, leaves: Sequence[Leaf]) -> None:
         """Makes recorded samples known to later requests."""
+        if plan.prompt is not None:
+            self._publish_prompt(plan.prompt, leaves)
+            return
         self._answered.add(plan.chain)
         for leaf in leaves:
             self._samples.setdefault(hash((plan.chain, leaf.key)), []).append(leaf)
             self._by_key[hash(leaf.key)] = leaf
             for call in leaf.message.tool_calls:
                 self._by_id[call.id] = leaf
+
+    def _publish_prompt(self, prompt: _Prompt, leaves: Sequence[Leaf]) -> None:
+        for leaf in leaves:
+            sampled = leaf.node.path_ids(leaf.start)
+            self._recorded(leaf.policy, "ids").add(prompt.ids.and_then(sampled.tobytes()), leaf)
+            text = prompt.template.sampled_turn(sampled).text if prompt.text is not None else ""
+            # A sample without text cannot be told from its prompt sent once more.
+            if prompt.text is not None and text:
+                self._recorded(leaf.policy, "text").add(prompt.text.and_then(text_bytes(text)), leaf)
+
+    def _recorded(self, policy: str, kind: str) -> Prefixes[Leaf]:
+        return self._prompts.setdefault((policy, kind), Prefixes[Leaf]())
 
     def _take_id(self) -> int:
         self._next_id += 1

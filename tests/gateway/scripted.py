@@ -166,7 +166,7 @@ class GlassTemplate:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         names = {1: START.encode(), 2: END.encode()}
-        return b"".join(names.get(i) or bytes([i - 3]) for i in token_ids).decode("utf-8", "replace")
+        return b"".join(names.get(i) or bytes([i - 3] if 3 <= i < 259 else []) for i in token_ids).decode("utf-8", "replace")
 
     def sampled_turn(self, token_ids: Sequence[int]) -> SampledTurn:
         text = self.decode(token_ids)

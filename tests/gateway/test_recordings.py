@@ -1,4 +1,4 @@
-"""Requests that frameworks really sent (facts/wire, where it is present), played against a gateway that says what the recorded endpoint said.
+"""Chat requests that frameworks really sent, played against a gateway that says what the recorded endpoint said.
 
 What each client made of the reply (re-serialised arguments, dropped reasoning, null or absent content, names, lists of parts) has to continue the
 recorded tokens, and what it changed has to be a branch.
@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from tests.gateway.conftest import Build, House, Paths, Visit
+from tests.gateway.recorded import Recording, distilled, recorded
 
-FOLDER = Path(__file__).resolve().parents[3] / "shared" / "facts" / "wire"
 UNSUPPORTED = ("response_format", "top_logprobs")
-
-
-def recordings() -> list[Path]:
-    return sorted(path for path in FOLDER.glob("*.json") if path.name != "INDEX.json") if FOLDER.is_dir() else []
 
 
 def text_of(content: Any) -> str:
@@ -123,13 +119,14 @@ class Replay:
             return reply.status, await reply.json()
 
 
-@pytest.mark.skipif(not recordings(), reason="the recordings are not part of the repository")
-async def test_every_recorded_chat_continues_as_its_client_meant_it(build: Build) -> None:
+@pytest.mark.parametrize("source", [distilled, recorded])
+async def test_every_recorded_chat_continues_as_its_client_meant_it(build: Build, source: Callable[[], list[Recording]]) -> None:
+    if not source():
+        pytest.skip("the full recordings are not part of the repository")
     house = await build()
     tally: Counter[str] = Counter()
     async with aiohttp.ClientSession() as client:
-        for path in recordings():
-            recording = json.loads(path.read_text())
+        for recording in source():
             turns = [
                 (request, reply)
                 for request, reply in zip(recording["requests"], recording["replies"], strict=False)
@@ -144,5 +141,5 @@ async def test_every_recorded_chat_continues_as_its_client_meant_it(build: Build
             tally += await replay.check()
             assert (await visit.end()).incomplete == 0
     print(dict(tally))
-    assert tally["continued"] > 250
+    assert tally["continued"] > (250 if source is recorded else 120)
     assert tally["template"] == 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Json, Message, Tool
@@ -30,17 +30,52 @@ class CallError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """What a request is for: ``path`` lies below the attempt's URL and is without `/v1`, ``query`` has the last value of each name."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+Use = Literal["call", "count", "look"]
+"""What a target asks for: a model call, the number of a prompt's tokens, or something about earlier calls."""
+
+ToolChoice = Literal["auto", "none", "required"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """What a reply's text has to be: JSON after ``schema``, any JSON object where that is None."""
+
+    schema: Mapping[str, Json] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WireRequest:
     """One model call as the agent asked for it. None means that the agent did not say.
 
-    ``parse_tools`` is False under tool choice `none`: the tools stay in the prompt, and what looks like a call stays text. ``asked`` is what the
+    ``tool_choice`` `none`: the tools stay in the prompt, and what looks like a call stays text. ``tool_names`` are those that may be called, None: all of
+    them; a named function is `required` with that one name. ``prompt`` is a text or token ids to be continued as they are, without messages and
+    template; ``prompt_field`` is what the API calls what the model reads. The first ``preface`` messages are this request's own and no part of the conversation that a later request may refer to; ``store`` says
+    whether one may. ``conversation`` is one that the call is added to, and the ``carried`` messages after the preface come from it. ``asked`` is what the
     record keeps of the request besides messages and tools.
     """
 
     model: str
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
-    parse_tools: bool = True
+    tool_choice: ToolChoice = "auto"
+    tool_names: tuple[str, ...] | None = None
+    parallel_tool_calls: bool = True
+    output: OutputFormat | None = None
+    prompt: str | array[int] | None = None
+    prompt_field: str = "messages"
+    echo: bool = False
+    preface: int = 0
+    store: bool = False
+    conversation: str | None = None
+    carried: int = 0
     n: int = 1
     stream: bool = False
     temperature: float | None = None
@@ -57,13 +92,14 @@ class WireRequest:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One sample of a reply. ``token_texts`` (one per token) is there where the request asked for logprobs."""
+    """One sample of a reply. ``token_texts`` (one per token) is there where the request asked for logprobs; ``stop`` is the stop string that ended it."""
 
     message: Message
     finish: FinishReason
     token_ids: array[int]
     logprobs: array[float]
     token_texts: tuple[str, ...] = ()
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +115,43 @@ class Reply:
     prompt_ids: array[int] | None = None
 
 
+@dataclass(slots=True)
+class Conversation:
+    """A conversation that an agent keeps on the server: all up to call ``last``, then ``added``. ``created`` is Unix time in seconds."""
+
+    id: str
+    created: int
+    metadata: Mapping[str, Json]
+    added: tuple[Message, ...] = ()
+    last: str | None = None
+
+
+class Past(Protocol):
+    """What an attempt's earlier calls left for later requests to refer to. Only calls that asked for ``store`` are here."""
+
+    conversations: dict[str, Conversation]
+
+    def call(self, call_id: str) -> tuple[WireRequest, Reply] | None:
+        """A recorded call. Of the request's messages only the preface is there."""
+        ...
+
+    def history(self, call_id: str) -> tuple[Message, ...]:
+        """All messages up to the reply of a call (its first sample), without its request's preface. Raises KeyError."""
+        ...
+
+    def forget(self, call_id: str) -> bool:
+        """Whether there was such a call; none of its tokens are forgotten, and a conversation keeps its messages."""
+        ...
+
+
 class ReplyStream(Protocol):
-    """The events of one reply. ``begin`` comes with the first delta, ``end`` holds everything from the last delta to the end of the stream."""
+    """The events of one reply. ``begin`` comes with the first delta, ``end`` holds everything from the last delta to the end of the stream.
+
+    ``heartbeat`` may be sent any number of times between two events, and before the first one.
+    """
+
+    content_type: str
+    heartbeat: bytes
 
     def begin(self) -> bytes: ...
 
@@ -92,15 +163,33 @@ class ReplyStream(Protocol):
 
 
 class Wire(Protocol):
-    """One API. All methods are pure; ``request`` raises CallError."""
+    """One API. All methods are pure but for what ``look`` is told to keep or forget; ``request`` and ``look`` raise CallError.
+
+    A call's id is ``id_prefix`` and 24 hexadecimal digits, and is the id of its reply.
+    """
 
     name: str
+    id_prefix: str
 
-    def serves(self, path: str) -> bool:
-        """Whether a path (below the attempt's URL, without `/v1`) makes a model call on this wire."""
+    def owns(self, path: str) -> bool:
+        """Whether a path is one of this API's, so that it is answered in its shape, whatever the method."""
         ...
 
-    def request(self, path: str, body: Mapping[str, Json]) -> WireRequest: ...
+    def use(self, target: Target) -> Use | None:
+        """None for a method that the path does not take."""
+        ...
+
+    def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
+        """The call that is asked for, or whose prompt is to be counted."""
+        ...
+
+    def count(self, tokens: int) -> bytes:
+        """The JSON body that tells the number of a prompt's tokens."""
+        ...
+
+    def look(self, target: Target, body: Mapping[str, Json], past: Past) -> bytes:
+        """The JSON body that answers a request about earlier calls."""
+        ...
 
     def reply(self, request: WireRequest, reply: Reply) -> bytes:
         """The JSON body."""

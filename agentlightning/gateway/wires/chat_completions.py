@@ -6,21 +6,42 @@ refused by name. Validated by hand: this runs on every call, on histories of any
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
 import orjson
 
-from agentlightning.gateway.wires.base import CallError, Choice, Reply, WireRequest
+from agentlightning.gateway.wires.base import (
+    CallError,
+    Choice,
+    OutputFormat,
+    Past,
+    Reply,
+    Target,
+    ToolChoice,
+    Use,
+    WireRequest,
+)
+from agentlightning.gateway.wires.fields import (
+    MAX_SAMPLES,
+    arguments_text,
+    bad,
+    boolean,
+    check_depth,
+    integer,
+    known_tool,
+    mapping,
+    needed_text,
+    number,
+    shown,
+    stops,
+    text,
+    tool_of,
+    unsupported,
+)
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Json, Message, Tool, ToolCall
-
-MAX_SAMPLES = 128
-MAX_STOPS = 16
-MAX_DEPTH = 64
-"""Levels of nesting in tools and in what the record keeps of a request."""
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
@@ -55,7 +76,6 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "audio": (),
     "modalities": (["text"], []),
     "web_search_options": (),
-    "response_format": ({"type": "text"},),
     "structured_outputs": (),
     "guided_json": (),
     "guided_regex": (),
@@ -65,7 +85,6 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
 """Known fields that cannot be honoured, with the values (besides null) that ask for nothing."""
 
 _INSTEAD = {
-    "response_format": "describe the format in the prompt",
     "functions": "use tools",
     "function_call": "use tools",
     "top_logprobs": "logprobs of the sampled tokens are available with logprobs=true",
@@ -84,42 +103,51 @@ class ChatCompletions:
 
     name = "chat"
 
-    def serves(self, path: str) -> bool:
+    id_prefix = "chatcmpl-"
+
+    def owns(self, path: str) -> bool:
         return path == "chat/completions"
 
-    def request(self, path: str, body: Mapping[str, Json]) -> WireRequest:
+    def use(self, target: Target) -> Use | None:
+        return "call" if target.method == "POST" else None
+
+    def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
         for name in _NEUTRAL.keys() & body.keys():
             _refuse_unless_neutral(name, body[name])
         messages = _messages(body.get("messages"))
         tools = _tools(body.get("tools"))
-        logprobs = _boolean(body, "logprobs")
+        choice, names = _tool_choice(body.get("tool_choice"), tools)
+        logprobs = boolean(body, "logprobs")
         options = body.get("stream_options")
         if options is not None and not isinstance(options, dict):
-            raise _bad("stream_options must be an object", "stream_options")
-        limit = _integer(body, "max_completion_tokens", 1)
-        older = _integer(body, "max_tokens", 1)
-        top_k = _integer(body, "top_k", -1)
+            raise bad("stream_options must be an object", "stream_options")
+        limit = integer(body, "max_completion_tokens", 1)
+        older = integer(body, "max_tokens", 1)
+        top_k = integer(body, "top_k", -1)
         model = body.get("model")
         if model is not None and not isinstance(model, str):
-            raise _bad("model must be a string", "model")
+            raise bad("model must be a string", "model")
         asked = {name: body[name] for name in _KEPT if body.get(name) is not None}
         if "metadata" in asked:
-            _check_depth(asked["metadata"], "metadata")
+            check_depth(asked["metadata"], "metadata")
         return WireRequest(
             model=model or "",
             messages=messages,
             tools=tools,
-            parse_tools=_parse_tools(body, tools),
-            n=_integer(body, "n", 1, MAX_SAMPLES) or 1,
-            stream=_boolean(body, "stream"),
-            temperature=_number(body, "temperature", 0.0, 100.0),
-            top_p=_number(body, "top_p", 0.0, 1.0, above=True),
+            tool_choice=choice,
+            tool_names=names,
+            parallel_tool_calls=body.get("parallel_tool_calls") is not False,
+            output=_output(body.get("response_format")),
+            n=integer(body, "n", 1, MAX_SAMPLES) or 1,
+            stream=boolean(body, "stream"),
+            temperature=number(body, "temperature", 0.0, 100.0),
+            top_p=number(body, "top_p", 0.0, 1.0, above=True),
             top_k=None if top_k is None else max(top_k, 0),
             max_tokens=limit if older is None else older if limit is None else min(older, limit),
-            seed=_integer(body, "seed", -(2**63), 2**63 - 1),
-            stop=_stops(body.get("stop")),
+            seed=integer(body, "seed", -(2**63), 2**63 - 1),
+            stop=stops(body.get("stop")),
             logprobs=logprobs,
-            token_ids=_boolean(body, "return_token_ids"),
+            token_ids=boolean(body, "return_token_ids"),
             include_usage=isinstance(options, dict) and bool(cast("dict[str, Json]", options).get("include_usage")),
             asked=asked,
         )
@@ -158,6 +186,12 @@ class ChatCompletions:
     def stream(self, request: WireRequest, call_id: str, created: int) -> ChatStream:
         return ChatStream(request, call_id, created)
 
+    def count(self, tokens: int) -> bytes:
+        raise NotImplementedError("no path of this API counts tokens")
+
+    def look(self, target: Target, body: Mapping[str, Json], past: Past) -> bytes:
+        raise NotImplementedError("no path of this API tells about earlier calls")
+
     def error(self, error: CallError) -> bytes:
         return openai_error(error)
 
@@ -168,6 +202,9 @@ class ChatStream:
     Logprobs and token ids come with the finish chunk: the engine tells them when the sample is whole. Without ``include_usage`` the usage rides on
     the last finish chunk.
     """
+
+    content_type = "text/event-stream; charset=utf-8"
+    heartbeat = b": waiting\n\n"
 
     def __init__(self, request: WireRequest, call_id: str, created: int) -> None:
         self._request = request
@@ -186,18 +223,16 @@ class ChatStream:
         )
 
     def delta(self, index: int, delta: ParsedDelta) -> bytes:
-        added: dict[str, Json] = {}
-        if delta.content:
-            added["content"] = delta.content
+        # One thing a chunk, in the order in which it was sampled: some clients put text that comes beside a call behind it, and some take one call a chunk.
+        added: list[dict[str, Json]] = []
         if delta.reasoning:
-            added["reasoning_content"] = delta.reasoning
-        if delta.tool_calls:
-            first = self._calls[index]
-            self._calls[index] += len(delta.tool_calls)
-            added["tool_calls"] = [{"index": first + i, **_call(call)} for i, call in enumerate(delta.tool_calls)]
-        if not added:
-            return b""
-        return self._chunk([{"index": index, "delta": added, "logprobs": None, "finish_reason": None}])
+            added.append({"reasoning_content": delta.reasoning})
+        if delta.content:
+            added.append({"content": delta.content})
+        for call in delta.tool_calls:
+            added.append({"tool_calls": [{"index": self._calls[index], **_call(call)}]})
+            self._calls[index] += 1
+        return b"".join([self._chunk([{"index": index, "delta": each, "logprobs": None, "finish_reason": None}]) for each in added])
 
     def end(self, reply: Reply) -> bytes:
         events: list[bytes] = []
@@ -264,82 +299,28 @@ def _logprobs(choice: Choice) -> dict[str, Json]:
 # --------------------------------------------------------------------------- parts of a request
 
 
-def _bad(message: str, param: str | None, code: str | None = None) -> CallError:
-    return CallError(400, message, param=param, code=code)
-
-
-def _shown(value: Json) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
 def _refuse_unless_neutral(name: str, value: Json) -> None:
     if value is None or value in _NEUTRAL[name]:
         return
-    instead = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
-    raise _bad(f"{name}={_shown(value)} is not supported yet{instead}", name, "unsupported_parameter")
-
-
-def _boolean(body: Mapping[str, Json], name: str) -> bool:
-    value = body.get(name)
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    raise _bad(f"{name} must be true or false, not {_shown(value)}", name)
-
-
-def _integer(body: Mapping[str, Json], name: str, low: int, high: int | None = None) -> int | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
-        limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
-        raise _bad(f"{name} must be a whole number {limits}, not {_shown(value)}", name)
-    return value
-
-
-def _number(body: Mapping[str, Json], name: str, low: float, high: float, *, above: bool = False) -> float | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or not low <= value <= high
-        or (above and value == low)
-    ):
-        limits = f"above {low} and at most {high}" if above else f"from {low} to {high}"
-        raise _bad(f"{name} must be a number {limits}, not {_shown(value)}", name)
-    return float(value)
-
-
-def _stops(value: Json) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    stops: list[Any] = [value] if isinstance(value, str) else cast("list[Any]", value) if isinstance(value, list) else [None]
-    if len(stops) > MAX_STOPS or not all(isinstance(stop, str) and stop for stop in stops):
-        raise _bad(f"stop must be a non-empty string or a list of at most {MAX_STOPS} of them, not {_shown(value)}", "stop")
-    return tuple(dict.fromkeys(stops))
+    raise unsupported(name, value, _INSTEAD.get(name, ""))
 
 
 def _messages(value: Json) -> tuple[Message, ...]:
     if not isinstance(value, list) or not value:
-        raise _bad("messages must be a list of at least one message", "messages")
+        raise bad("messages must be a list of at least one message", "messages")
     return tuple([_message(raw, i) for i, raw in enumerate(cast("list[Any]", value))])
 
 
 def _message(raw: Any, i: int) -> Message:
     if not isinstance(raw, dict):
-        raise _bad(f"messages[{i}] must be an object, not {_shown(raw)}", f"messages[{i}]")
+        raise bad(f"messages[{i}] must be an object, not {shown(raw)}", f"messages[{i}]")
     fields = cast("dict[str, Any]", raw)
     role = fields.get("role")
-    if len(fields) == 2 and (role == "user" or role == "assistant") and isinstance(text := fields.get("content"), str):
-        return Message(role, text)  # most of a history, and all of a long one's cost
+    if len(fields) == 2 and (role == "user" or role == "assistant") and isinstance(said := fields.get("content"), str):
+        return Message(role, said)  # most of a history, and all of a long one's cost
     known = _ROLES.get(role) if isinstance(role, str) else None
     if known is None:
-        raise _bad(f"messages[{i}].role must be one of {', '.join(_ROLES)}, not {_shown(role)}", f"messages[{i}].role")
+        raise bad(f"messages[{i}].role must be one of {', '.join(_ROLES)}, not {shown(role)}", f"messages[{i}].role")
     content = fields.get("content")
     reasoning: str | None = None
     if content is None:
@@ -349,23 +330,23 @@ def _message(raw: Any, i: int) -> Message:
     if known == "assistant":
         calls = fields.get("tool_calls")
         if fields.get("function_call") is not None:
-            raise _bad(
+            raise bad(
                 f"messages[{i}].function_call is not supported: use tool_calls", f"messages[{i}].function_call", "unsupported_parameter"
             )
         if fields.get("audio") is not None:
-            raise _bad(f"messages[{i}].audio is not supported: this model reads text", f"messages[{i}].audio", "unsupported_parameter")
+            raise bad(f"messages[{i}].audio is not supported: this model reads text", f"messages[{i}].audio", "unsupported_parameter")
         told = fields.get("reasoning_content") or fields.get("reasoning")
         return Message(
             known,
             content or _refusal(fields),
             _calls(calls, i) if calls else (),
             None,
-            _text(fields, "name", i),
+            text(fields, "name", f"messages[{i}]"),
             told if isinstance(told, str) else reasoning,
         )
     if known == "tool":
-        return Message(known, content, (), _text(fields, "tool_call_id", i), _text(fields, "name", i))
-    return Message(known, content, (), None, _text(fields, "name", i))
+        return Message(known, content, (), text(fields, "tool_call_id", f"messages[{i}]"), text(fields, "name", f"messages[{i}]"))
+    return Message(known, content, (), None, text(fields, "name", f"messages[{i}]"))
 
 
 def _refusal(fields: Mapping[str, Any]) -> str:
@@ -373,18 +354,11 @@ def _refusal(fields: Mapping[str, Any]) -> str:
     return refusal if isinstance(refusal, str) else ""
 
 
-def _text(fields: Mapping[str, Any], name: str, i: int) -> str | None:
-    value = fields.get(name)
-    if value is None or isinstance(value, str):
-        return value
-    raise _bad(f"messages[{i}].{name} must be a string, not {_shown(value)}", f"messages[{i}].{name}")
-
-
 def _parts(content: Any, role: str, i: int) -> tuple[str, str | None]:
     """Text and reasoning in a list of parts. Paragraphs of a prompt stay apart; the pieces of an answer are one text."""
     where = f"messages[{i}].content"
     if not isinstance(content, list):
-        raise _bad(f"{where} must be a string, a list of parts or null, not {_shown(content)}", where)
+        raise bad(f"{where} must be a string, a list of parts or null, not {shown(content)}", where)
     texts: list[str] = []
     thoughts: list[str] = []
     for j, part in enumerate(cast("list[Any]", content)):
@@ -392,48 +366,37 @@ def _parts(content: Any, role: str, i: int) -> tuple[str, str | None]:
             texts.append(part)
             continue
         if not isinstance(part, dict):
-            raise _bad(f"{where}[{j}] must be an object, not {_shown(part)}", f"{where}[{j}]")
+            raise bad(f"{where}[{j}] must be an object, not {shown(part)}", f"{where}[{j}]")
         fields = cast("dict[str, Any]", part)
         kind = fields.get("type", "text")
         if kind in ("text", "input_text", "output_text"):
-            texts.append(_part_text(fields, "text", f"{where}[{j}]"))
+            texts.append(needed_text(fields, "text", f"{where}[{j}]"))
         elif kind == "refusal":
-            texts.append(_part_text(fields, "refusal", f"{where}[{j}]"))
+            texts.append(needed_text(fields, "refusal", f"{where}[{j}]"))
         elif kind in ("thinking", "reasoning") and role == "assistant":
-            thoughts.append(_part_text(fields, "thinking" if "thinking" in fields else "text", f"{where}[{j}]"))
+            thoughts.append(needed_text(fields, "thinking" if "thinking" in fields else "text", f"{where}[{j}]"))
         else:
-            raise _bad(
-                f"{where}[{j}] is of type {_shown(kind)}, which is not supported: this model reads text",
+            raise bad(
+                f"{where}[{j}] is of type {shown(kind)}, which is not supported: this model reads text",
                 f"{where}[{j}].type",
                 "unsupported_content",
             )
     return ("" if role == "assistant" else "\n").join(texts), "".join(thoughts) if thoughts else None
 
 
-def _part_text(fields: Mapping[str, Any], name: str, where: str) -> str:
-    value = fields.get(name)
-    if isinstance(value, str):
-        return value
-    raise _bad(f"{where}.{name} must be a string, not {_shown(value)}", f"{where}.{name}")
-
-
 def _calls(value: Any, i: int) -> tuple[ToolCall, ...]:
     where = f"messages[{i}].tool_calls"
     if not isinstance(value, list):
-        raise _bad(f"{where} must be a list, not {_shown(value)}", where)
+        raise bad(f"{where} must be a list, not {shown(value)}", where)
     calls: list[ToolCall] = []
     for j, raw in enumerate(cast("list[Any]", value)):
-        call = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
-        function = cast("dict[str, Any]", call.get("function")) if isinstance(call.get("function"), dict) else {}
+        call = mapping(raw)
+        function = mapping(call.get("function"))
         name, arguments, call_id = function.get("name"), function.get("arguments"), call.get("id")
         if not isinstance(name, str):
-            raise _bad(f"{where}[{j}] must be a call with a function's name and arguments, not {_shown(raw)}", f"{where}[{j}]")
-        if arguments is None:
-            arguments = ""
-        elif not isinstance(arguments, str):
-            _check_depth(arguments, f"{where}[{j}].function.arguments")
-            arguments = orjson.dumps(arguments).decode()
-        calls.append(ToolCall(call_id if isinstance(call_id, str) else "", name, arguments))
+            raise bad(f"{where}[{j}] must be a call with a function's name and arguments, not {shown(raw)}", f"{where}[{j}]")
+        written = arguments_text(arguments, f"{where}[{j}].function.arguments")
+        calls.append(ToolCall(call_id if isinstance(call_id, str) else "", name, written))
     return tuple(calls)
 
 
@@ -441,7 +404,7 @@ def _tools(value: Json) -> tuple[Tool, ...]:
     if not value:
         return ()
     if not isinstance(value, list):
-        raise _bad(f"tools must be a list, not {_shown(value)}", "tools")
+        raise bad(f"tools must be a list, not {shown(value)}", "tools")
     return _tools_of(orjson.dumps(value))
 
 
@@ -453,47 +416,40 @@ def _tools_of(encoded: bytes) -> tuple[Tool, ...]:
         tool = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
         kind = tool.get("type", "function")
         if tool and kind != "function":
-            raise _bad(f"tools[{i}] is of type {_shown(kind)}: only functions are supported", f"tools[{i}].type", "unsupported_tool")
-        function = cast("dict[str, Any]", tool.get("function")) if isinstance(tool.get("function"), dict) else {}
-        name, description, parameters = function.get("name"), function.get("description"), function.get("parameters")
-        if not isinstance(name, str) or not name:
-            raise _bad(f"tools[{i}].function.name must be a string", f"tools[{i}].function.name")
-        if description is not None and not isinstance(description, str):
-            raise _bad(f"tools[{i}].function.description must be a string", f"tools[{i}].function.description")
-        if parameters is not None and not isinstance(parameters, dict):
-            raise _bad(f"tools[{i}].function.parameters must be a JSON schema", f"tools[{i}].function.parameters")
-        _check_depth(parameters, f"tools[{i}].function.parameters")
-        tools.append(Tool(name, description or "", cast("dict[str, Any]", parameters or {})))
+            raise bad(f"tools[{i}] is of type {shown(kind)}: only functions are supported", f"tools[{i}].type", "unsupported_tool")
+        function = mapping(tool.get("function"))
+        tools.append(tool_of(function.get("name"), function.get("description"), function.get("parameters"), f"tools[{i}].function"))
     return tuple(tools)
 
 
-def _parse_tools(body: Mapping[str, Json], tools: tuple[Tool, ...]) -> bool:
-    choice = body.get("tool_choice")
-    parallel = body.get("parallel_tool_calls")
-    if parallel is False and tools and choice != "none":
-        raise _bad(
-            "parallel_tool_calls=false is not supported yet: the model may write several calls at once",
-            "parallel_tool_calls",
-            "unsupported_parameter",
-        )
+def _tool_choice(choice: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tuple[str, ...] | None]:
     if choice is None or choice == "auto":
-        return True
-    if choice == "none":
-        return False
-    raise _bad(f"tool_choice={_shown(choice)} is not supported yet: use 'auto' or 'none'", "tool_choice", "unsupported_parameter")
+        return "auto", None
+    if choice == "none" or choice == "required":
+        return choice, None
+    fields = mapping(choice)
+    kind = fields.get("type")
+    if kind == "function":
+        name = mapping(fields.get("function")).get("name", fields.get("name"))
+        return "required", (known_tool(name, tools, "tool_choice"),)
+    if kind == "allowed_tools":
+        allowed = mapping(fields.get("allowed_tools")) or fields
+        listed: Any = allowed.get("tools")
+        each = [mapping(tool) for tool in cast("list[Any]", listed)] if isinstance(listed, list) else []
+        names = tuple(known_tool(mapping(tool.get("function")).get("name", tool.get("name")), tools, "tool_choice") for tool in each)
+        return ("required" if allowed.get("mode") == "required" else "auto"), names
+    raise bad(f"tool_choice must be auto, none, required or a function of tools, not {shown(choice)}", "tool_choice")
 
 
-def _check_depth(value: Any, where: str) -> None:
-    """Refuses what is nested so deeply that a template or an encoder would run out of stack."""
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [item for outer in level for item in _inner(outer)]
-        if not level:
-            return
-    raise _bad(f"{where} is nested more than {MAX_DEPTH} levels deep", where)
-
-
-def _inner(value: Any) -> Sequence[Any]:
-    if isinstance(value, dict):
-        return list(cast("dict[str, Any]", value).values())
-    return cast("list[Any]", value) if isinstance(value, list) else ()
+def _output(value: Json) -> OutputFormat | None:
+    fields = mapping(value)
+    kind = fields.get("type")
+    if value is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return OutputFormat()
+    schema = mapping(fields.get("json_schema")).get("schema")
+    if kind == "json_schema" and isinstance(schema, dict):
+        check_depth(schema, "response_format.json_schema.schema")
+        return OutputFormat(cast("dict[str, Json]", schema))
+    raise bad(f"response_format must be of type text, json_object or json_schema (with its schema), not {shown(value)}", "response_format")

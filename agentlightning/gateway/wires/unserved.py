@@ -6,24 +6,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import orjson
-
 from agentlightning.gateway.wires.base import CallError
 from agentlightning.gateway.wires.chat_completions import openai_error
+from agentlightning.gateway.wires.gemini import gemini_error
 
 _CHAT = "This endpoint serves Chat Completions (POST {base}/chat/completions, JSON and streaming)"
-
-
-def anthropic_error(error: CallError) -> bytes:
-    kinds = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
-    kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return orjson.dumps({"type": "error", "error": {"type": kind, "message": error.message}})
-
-
-def gemini_error(error: CallError) -> bytes:
-    kinds = {401: "UNAUTHENTICATED", 404: "NOT_FOUND"}
-    kind = kinds.get(error.status, "INVALID_ARGUMENT" if error.status < 500 else "INTERNAL")
-    return orjson.dumps({"error": {"code": error.status, "message": error.message, "status": kind}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +33,10 @@ class Unserved:
 
 UNSERVED = (
     Unserved(
-        "The Responses API",
-        re.compile(r"responses(/.*)?|conversations(/.*)?"),
-        "set your client to it, e.g. client.chat.completions.create with openai, set_default_openai_api('chat_completions') with openai-agents, "
-        "OpenAIChatCompletionClient with agent-framework, openai.chat(model) with the ai SDK.",
-        openai_error,
-    ),
-    Unserved(
-        "The Messages API",
-        re.compile(r"messages(/.*)?"),
-        "set your agent's provider to OpenAI-compatible with base_url=OPENAI_BASE_URL.",
-        anthropic_error,
-    ),
-    Unserved(
-        "The Gemini API",
-        re.compile(r"models/.*:\w+"),
-        "set your agent's model to an OpenAI-compatible one with base_url=OPENAI_BASE_URL (LiteLlm('openai/NAME') with google-adk).",
+        "This method of the Gemini API",
+        re.compile(r"(?:.*/)?models/.+:(?:predict|embed|batch|asyncBatch|generate|count|rawPredict)\w*"),
+        "of the Gemini API use generateContent, streamGenerateContent and countTokens; a policy makes no embeddings.",
         gemini_error,
-    ),
-    Unserved(
-        "The legacy Completions API",
-        re.compile(r"completions"),
-        "send messages instead of a prompt (model_type='chat' with dspy).",
-        openai_error,
     ),
     Unserved(
         "The Embeddings API",

@@ -1,0 +1,103 @@
+"""Which agent of a program makes a call. Pure: what a request says about itself, and the user's rules, in; a name out.
+
+Frameworks do not say it, so each way that a user can is heard, the most explicit first: a path segment, the header `X-Agent-Name`, an API key `agent:NAME`,
+`user` or metadata in the body, OpenTelemetry's baggage, the rules in `gateway.agents`. Where none of them speaks, an identical system prompt and
+set of tools is one agent, named after their content, so that its name is the same in every attempt and run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Literal, cast
+from urllib.parse import unquote
+
+import orjson
+
+from agentlightning.config import AgentRule
+from agentlightning.gateway.wires.base import WireRequest
+from agentlightning.types import Json, Tool
+
+LONGEST = 200
+"""Characters of an agent's name."""
+
+LEARNED = "agent-"
+"""What a name begins with that comes from content alone."""
+
+How = Literal["path", "header", "api key", "body", "baggage", "rule", "learned"]
+
+_SAID = "agent:"
+_BAGGAGE = "gen_ai.agent.name"
+
+
+def clean(name: str) -> str | None:
+    """A name as it is recorded: one line, no slash, not empty, bounded. None where nothing is left."""
+    kept = "".join(letter for letter in name.strip() if letter.isprintable() and letter != "/")[:LONGEST].strip()
+    return kept or None
+
+
+def named_by_request(path: str | None, headers: Mapping[str, str], query: Mapping[str, str]) -> tuple[str, How] | None:
+    """What a request's path and headers say, before its body is read. Header names are looked up as `Mapping` does: pass one that ignores case."""
+    if path and (name := clean(path)):
+        return name, "path"
+    if (name := clean(headers.get("X-Agent-Name", ""))) is not None:
+        return name, "header"
+    keys = (
+        headers.get("Authorization", "").removeprefix("Bearer "),
+        headers.get("x-api-key", ""),
+        headers.get("x-goog-api-key", ""),
+        query.get("key", ""),
+    )
+    for key in keys:
+        if (name := _said(key)) is not None:
+            return name, "api key"
+    return None
+
+
+def named_by_body(request: WireRequest, headers: Mapping[str, str], rules: Mapping[str, AgentRule]) -> tuple[str, How]:
+    """What the rest of a request says of its agent."""
+    metadata = _fields(request.asked.get("metadata"))
+    stated = metadata.get("agent")
+    if isinstance(stated, str) and (name := clean(stated)) is not None:
+        return name, "body"
+    for value in (request.asked.get("user"), metadata.get("user_id")):
+        if isinstance(value, str) and (name := _said(value)) is not None:
+            return name, "body"
+    if (name := _in_baggage(headers.get("baggage", ""))) is not None:
+        return name, "baggage"
+    system = "\n".join(message.content for message in request.messages if message.role == "system")
+    for name, rule in rules.items():
+        if _follows(rule, system, request.tools):
+            return name, "rule"
+    return learned(system, request.tools), "learned"
+
+
+def learned(system: str, tools: Sequence[Tool]) -> str:
+    """``agent-`` and six hexadecimal digits of the system prompt and the tools, whatever their order."""
+    described = sorted([tool.name, tool.description, orjson.dumps(tool.parameters, option=orjson.OPT_SORT_KEYS).decode()] for tool in tools)
+    content = orjson.dumps([system.strip().encode("utf-8", "replace").decode(), described])
+    return LEARNED + blake2b(content, digest_size=3).hexdigest()
+
+
+def _follows(rule: AgentRule, system: str, tools: Sequence[Tool]) -> bool:
+    if rule.system is not None and re.search(rule.system, system) is None:
+        return False
+    return rule.tools is None or set(rule.tools) <= {tool.name for tool in tools}
+
+
+def _said(value: str) -> str | None:
+    return clean(value.removeprefix(_SAID)) if value.startswith(_SAID) else None
+
+
+def _in_baggage(header: str) -> str | None:
+    """The agent's name in a W3C baggage header, ``key=value;property,key=value``, its value percent-encoded."""
+    for entry in header.split(","):
+        key, equals, value = entry.partition(";")[0].partition("=")
+        if equals and key.strip() == _BAGGAGE:
+            return clean(unquote(value.strip()))
+    return None
+
+
+def _fields(value: Json) -> Mapping[str, Json]:
+    return cast("Mapping[str, Json]", value) if isinstance(value, dict) else {}

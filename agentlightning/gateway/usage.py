@@ -1,0 +1,60 @@
+"""What an attempt did at the gateway, counted as it does it. Knows nothing of calls' lives; the session and the server tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from agentlightning.gateway.wires.base import WireRequest
+
+MAX_NOTED = 16
+"""Distinct unknown paths, user agents, agents and tools that are listed."""
+
+MAX_SHOWN = 200
+"""Characters of a path, a user agent or a system prompt that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenAgent:
+    """What is known of an agent besides its name: how it got the name, the beginning of its system prompt, and its tools."""
+
+    how: str
+    system: str
+    tools: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class AttemptUsage:
+    """What an attempt did at the gateway. ``late`` goes on counting after the attempt has ended: requests that came with its revoked key.
+
+    ``calls`` are all that reached the gateway, refused ones too; ``repeats`` are requests that got the reply of an earlier call and are no calls.
+    ``unserved`` are paths that were asked for in vain, each with what was answered; ``agents`` those that made calls, by name.
+    """
+
+    calls: int = 0
+    refused: int = 0
+    incomplete: int = 0
+    abandoned: int = 0
+    repeats: int = 0
+    rewards: int = 0
+    sampled_tokens: int = 0
+    context_length_errors: int = 0
+    late: int = 0
+    unserved: Mapping[str, str] = field(default_factory=dict[str, str])
+    user_agents: tuple[str, ...] = ()
+    agents: Mapping[str, SeenAgent] = field(default_factory=dict[str, SeenAgent])
+    last_error: str | None = None
+
+    def note_client(self, user_agent: str | None) -> None:
+        if user_agent and user_agent not in self.user_agents and len(self.user_agents) < MAX_NOTED:
+            self.user_agents += (user_agent[:MAX_SHOWN],)
+
+    def note_agent(self, name: str, how: str, request: WireRequest) -> None:
+        if name not in self.agents and len(self.agents) < MAX_NOTED:
+            system = next((message.content for message in request.messages if message.role == "system"), "")
+            seen = SeenAgent(how, system[:MAX_SHOWN], tuple([tool.name for tool in request.tools[:MAX_NOTED]]))
+            self.agents = {**self.agents, name: seen}
+
+    def note_unserved(self, path: str, answer: str) -> None:
+        if len(self.unserved) < MAX_NOTED:
+            self.unserved = {**self.unserved, path[:MAX_SHOWN]: answer}

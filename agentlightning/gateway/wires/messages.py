@@ -1,0 +1,196 @@
+"""Anthropic's Messages: the reply as JSON and as server-sent events. `messages_request` reads the requests.
+
+Pure translation. A call's ``input`` has to be an object: arguments that are none are given out as ``{"INVALID_JSON": "<the text>"}`` and recognised
+when they come back. The signature of a thinking block is an encoding of its text, no secret and no proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+
+from agentlightning.gateway.wires.base import CallError, Choice, Past, Reply, Target, Use, WireRequest
+from agentlightning.gateway.wires.fields import mapping
+from agentlightning.gateway.wires.messages_request import input_text, read_request, signature
+from agentlightning.templates.base import ParsedDelta
+from agentlightning.types import FinishReason, Json, ToolCall
+
+_ERRORS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    529: "overloaded_error",
+}
+
+
+def anthropic_error(error: CallError) -> bytes:
+    kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    # Agents that shorten their history look for these words.
+    message = f"prompt is too long: {error.message}" if error.code == "context_length_exceeded" else error.message
+    return orjson.dumps({"type": "error", "error": {"type": kind, "message": message}})
+
+
+class Messages:
+    """``POST messages`` and ``POST messages/count_tokens``. Satisfies `Wire`."""
+
+    name = "messages"
+
+    id_prefix = "msg_"
+
+    def owns(self, path: str) -> bool:
+        return path == "messages" or path.startswith("messages/")
+
+    def use(self, target: Target) -> Use | None:
+        if target.path == "messages":
+            return "call" if target.method == "POST" else None
+        if target.path == "messages/count_tokens":
+            return "count" if target.method == "POST" else None
+        return "look"
+
+    def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
+        return read_request(body, counted=target.path == "messages/count_tokens")
+
+    def count(self, tokens: int) -> bytes:
+        return orjson.dumps({"input_tokens": tokens})
+
+    def look(self, target: Target, body: Mapping[str, Json], past: Past) -> bytes:
+        """Nothing of this API tells about earlier calls: this refuses the paths that are not served, by name."""
+        if target.path.split("/")[1] == "batches":
+            raise CallError(404, "message batches (messages/batches) are not served: send each request to messages", code="not_served")
+        raise CallError(404, f"there is nothing at {target.path!r}: this API serves messages and messages/count_tokens", code="unknown_url")
+
+    def reply(self, request: WireRequest, reply: Reply) -> bytes:
+        choice = reply.choices[0]
+        content: list[dict[str, Json]] = []
+        if choice.message.reasoning:
+            content.append(
+                {
+                    "type": "thinking",
+                    "thinking": "" if _omits_thinking(request) else choice.message.reasoning,
+                    "signature": signature(choice.message.reasoning),
+                }
+            )
+        if choice.message.content:
+            content.append({"type": "text", "text": choice.message.content})
+        content += [{**_call(call), "input": orjson.Fragment(input_text(call.arguments))} for call in choice.message.tool_calls]
+        usage = _usage(reply)
+        return orjson.dumps({**_message(request, reply.id), "content": content, **_ending(choice), "usage": usage})
+
+    def stream(self, request: WireRequest, call_id: str, created: int) -> MessageStream:
+        return MessageStream(request, call_id)
+
+    def error(self, error: CallError) -> bytes:
+        return anthropic_error(error)
+
+
+class MessageStream:
+    """Server-sent events of one reply: a block of thinking, one of text, one for each tool call, then how it ended.
+
+    Blocks come one after the other, so calls wait for the end: text may still follow them, and in a whole reply it stands before them. The number of
+    the prompt's tokens is known at the end too, and told in ``message_delta``. Thinking that comes after text is a block of its own.
+    """
+
+    content_type = "text/event-stream; charset=utf-8"
+    heartbeat = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+    def __init__(self, request: WireRequest, call_id: str) -> None:
+        self._request = request
+        self._id = call_id
+        self._omits_thinking = _omits_thinking(request)
+        self._blocks = 0
+        self._open = ""
+        self._thought = ""
+
+    def begin(self) -> bytes:
+        message = _message(self._request, self._id)
+        message |= {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(None)}
+        return _event("message_start", message=message)
+
+    def delta(self, index: int, delta: ParsedDelta) -> bytes:
+        events: list[bytes] = []
+        if delta.reasoning:
+            events += self._enter("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            self._thought += delta.reasoning
+            if not self._omits_thinking:
+                events.append(self._added({"type": "thinking_delta", "thinking": delta.reasoning}))
+        if delta.content:
+            events += self._enter("text", {"type": "text", "text": ""})
+            events.append(self._added({"type": "text_delta", "text": delta.content}))
+        return b"".join(events)
+
+    def end(self, reply: Reply) -> bytes:
+        choice = reply.choices[0]
+        events: list[bytes] = []
+        for call in choice.message.tool_calls:
+            events += self._leave()
+            events += self._enter("tool_use", {**_call(call), "input": {}})
+            events.append(self._added({"type": "input_json_delta", "partial_json": input_text(call.arguments)}))
+        events += self._leave()
+        events.append(_event("message_delta", delta=_ending(choice), usage=_usage(reply)))
+        events.append(_event("message_stop"))
+        return b"".join(events)
+
+    def _enter(self, kind: str, block: dict[str, Json]) -> list[bytes]:
+        """Begins a block, where the open one is not of its kind."""
+        if self._open == kind:
+            return []
+        events = self._leave()
+        self._open = kind
+        events.append(_event("content_block_start", index=self._blocks, content_block=block))
+        return events
+
+    def _leave(self) -> list[bytes]:
+        if not self._open:
+            return []
+        events: list[bytes] = []
+        if self._open == "thinking":
+            events.append(self._added({"type": "signature_delta", "signature": signature(self._thought)}))
+            self._thought = ""
+        events.append(_event("content_block_stop", index=self._blocks))
+        self._open = ""
+        self._blocks += 1
+        return events
+
+    def _added(self, delta: dict[str, Json]) -> bytes:
+        return _event("content_block_delta", index=self._blocks, delta=delta)
+
+
+# --------------------------------------------------------------------------- parts of a reply
+
+
+def _event(kind: str, **fields: Json) -> bytes:
+    return f"event: {kind}\ndata: ".encode() + orjson.dumps({"type": kind, **fields}) + b"\n\n"
+
+
+def _message(request: WireRequest, call_id: str) -> dict[str, Json]:
+    return {"id": call_id, "type": "message", "role": "assistant", "model": request.model}
+
+
+def _call(call: ToolCall) -> dict[str, Json]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "caller": {"type": "direct"}}
+
+
+def _ending(choice: Choice) -> dict[str, Json]:
+    if choice.finish is FinishReason.LENGTH:
+        return {"stop_reason": "max_tokens", "stop_sequence": None}
+    if choice.message.tool_calls:
+        return {"stop_reason": "tool_use", "stop_sequence": None}
+    return {"stop_reason": "end_turn" if choice.stop is None else "stop_sequence", "stop_sequence": choice.stop}
+
+
+def _usage(reply: Reply | None) -> dict[str, Json]:
+    """The prompt's tokens are those read from the cache and the others; the API counts them apart. None: they are not known yet."""
+    return {
+        "input_tokens": reply.prompt_tokens - reply.reused_tokens if reply else 0,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": reply.reused_tokens if reply else 0,
+        "output_tokens": reply.sampled_tokens if reply else 0,
+    }
+
+
+def _omits_thinking(request: WireRequest) -> bool:
+    return mapping(request.asked.get("thinking")).get("display") == "omitted"

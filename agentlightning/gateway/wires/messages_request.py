@@ -1,0 +1,335 @@
+"""Reading a request of Anthropic's Messages: blocks to messages, and the two things that go out and come back, `input_text` and `signature`.
+
+Pure translation. A user turn's tool results and texts become `tool` and `user` messages in the order given; messages of the same role in a row are
+one turn, as in the API. ``cache_control`` is read nowhere, so it can make no difference. What cannot be honoured is refused by name.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, cast
+
+import orjson
+
+from agentlightning.gateway.wires.base import OutputFormat, ToolChoice, WireRequest
+from agentlightning.gateway.wires.fields import (
+    bad,
+    boolean,
+    check_depth,
+    integer,
+    known_tool,
+    mapping,
+    needed_text,
+    number,
+    shown,
+    stops,
+    text,
+    tool_of,
+    unsupported,
+)
+from agentlightning.types import Json, Message, Tool, ToolCall
+
+_KEPT = (
+    "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stream", "tool_choice", "thinking", "metadata", "service_tier",
+)  # fmt: skip
+"""What the record keeps of a request besides its messages and tools, and the effort of ``output_config``."""
+
+_NEUTRAL: Mapping[str, tuple[Json, ...]] = {
+    "container": (),
+    "mcp_servers": ([],),
+    "speed": ("standard",),
+    "fallbacks": ([],),
+}
+"""Known fields that cannot be honoured, with the values (besides null) that ask for nothing."""
+
+_THINKING = ("enabled", "adaptive", "disabled")
+
+INVALID = "INVALID_JSON"
+
+
+def read_request(body: Mapping[str, Json], *, counted: bool) -> WireRequest:
+    """``counted``: only the prompt's tokens are asked for, so that ``max_tokens`` may be left out. Raises CallError."""
+    for name in _NEUTRAL.keys() & body.keys():
+        if body[name] is not None and body[name] not in _NEUTRAL[name]:
+            raise unsupported(name, body[name])
+    _check_context_management(body.get("context_management"))
+    limit = integer(body, "max_tokens", 1)
+    if limit is None and not counted:
+        raise bad("max_tokens is required", "max_tokens")
+    model = body.get("model")
+    if model is not None and not isinstance(model, str):
+        raise bad("model must be a string", "model")
+    thinking = body.get("thinking")
+    if thinking is not None and mapping(thinking).get("type") not in _THINKING:
+        raise bad(f"thinking must be of type {', '.join(_THINKING)}, not {shown(thinking)}", "thinking")
+    tools = _tools(body.get("tools"))
+    choice, names, parallel = _tool_choice(body.get("tool_choice"), tools)
+    config = mapping(body.get("output_config"))
+    asked = {name: body[name] for name in _KEPT if body.get(name) is not None}
+    if config.get("effort") is not None:
+        asked["effort"] = config["effort"]
+    check_depth(asked, "the request")
+    return WireRequest(
+        model=model or "",
+        messages=(*_system(body.get("system")), *_messages(body.get("messages"))),
+        tools=tools,
+        tool_choice=choice,
+        tool_names=names,
+        parallel_tool_calls=parallel,
+        output=_output(config.get("format") or body.get("output_format")),
+        stream=boolean(body, "stream"),
+        temperature=number(body, "temperature", 0.0, 1.0),
+        top_p=number(body, "top_p", 0.0, 1.0, above=True),
+        top_k=integer(body, "top_k", 0),
+        max_tokens=limit,
+        stop=stops(body.get("stop_sequences"), "stop_sequences"),
+        asked=asked,
+    )
+
+
+# --------------------------------------------------------------------------- what goes out and comes back
+
+
+def input_text(arguments: str) -> str:
+    """A call's arguments as the JSON text of an object. `_arguments` undoes it."""
+    try:
+        value = orjson.loads(arguments)
+    except ValueError:
+        value = None
+    # An object that looks like a wrapped text is wrapped itself, or it would come back as what it holds.
+    return arguments if isinstance(value, dict) and not _wrapped(value) else orjson.dumps({INVALID: arguments}).decode()
+
+
+def _arguments(value: Mapping[str, Any], where: str) -> str:
+    if _wrapped(value):
+        return value[INVALID]
+    check_depth(value, where)
+    return orjson.dumps(value).decode()
+
+
+def _wrapped(value: Any) -> bool:
+    fields = mapping(value)
+    return len(fields) == 1 and isinstance(fields.get(INVALID), str)
+
+
+_SIGNED = "agl1."
+
+
+def signature(thinking: str) -> str:
+    """The text in another form, for clients that give back a thinking block whose text they were not shown."""
+    return _SIGNED + base64.b64encode(thinking.encode("utf-8", "surrogatepass")).decode()
+
+
+def _signed(value: Any) -> str:
+    """The text of one of our signatures, "" for anything else."""
+    if not isinstance(value, str) or not value.startswith(_SIGNED):
+        return ""
+    try:
+        return base64.b64decode(value[len(_SIGNED) :], validate=True).decode("utf-8", "surrogatepass")
+    except (binascii.Error, ValueError):
+        return ""
+
+
+# --------------------------------------------------------------------------- messages
+
+
+def _system(value: Json) -> list[Message]:
+    if value is None:
+        return []
+    said = value if isinstance(value, str) else "\n".join(_texts(value, "system"))
+    return [Message("system", said)] if said else []
+
+
+def _messages(value: Json) -> list[Message]:
+    if not isinstance(value, list) or not value:
+        raise bad("messages must be a list of at least one message", "messages")
+    messages: list[Message] = []
+    for i, raw in enumerate(cast("list[Any]", value)):
+        if not isinstance(raw, dict):
+            raise bad(f"messages[{i}] must be an object, not {shown(raw)}", f"messages[{i}]")
+        fields = cast("dict[str, Any]", raw)
+        role, content = fields.get("role"), fields.get("content")
+        if role not in ("user", "assistant", "system"):
+            raise bad(f"messages[{i}].role must be user or assistant, not {shown(role)}", f"messages[{i}].role")
+        if content is None or isinstance(content, str):
+            turn = [Message(role, content or "")]
+        elif role == "user":
+            turn = _user(content, f"messages[{i}].content")
+        elif role == "assistant":
+            turn = [_assistant(content, f"messages[{i}].content")]
+        else:
+            turn = [Message(role, "\n".join(_texts(content, f"messages[{i}].content")))]
+        messages += turn
+    messages = [message for role, run in groupby(messages, _ROLE) for message in _one_turn(role, list(run))]
+    if messages[-1].role == "assistant":
+        raise bad(
+            "messages ends with a message of the assistant (a prefill), which is not supported: the model begins its own turn",
+            "messages",
+            "unsupported_parameter",
+        )
+    return messages
+
+
+_ROLE = attrgetter("role")
+
+
+def _one_turn(role: str, run: list[Message]) -> list[Message]:
+    """Messages of one role in a row as one. Paragraphs of a prompt stay apart; the pieces of an answer are one text."""
+    if role == "tool" or len(run) == 1:
+        return run
+    if role != "assistant":
+        return [Message(role, "\n".join([message.content for message in run if message.content]))]
+    reasoning = "".join([message.reasoning or "" for message in run])
+    calls = tuple([call for message in run for call in message.tool_calls])
+    return [Message(role, "".join([message.content for message in run]), calls, reasoning=reasoning or None)]
+
+
+def _blocks(content: Any, where: str) -> list[tuple[str, Mapping[str, Any], str]]:
+    """Type, fields and path of each block."""
+    if not isinstance(content, list):
+        raise bad(f"{where} must be a string or a list of blocks, not {shown(content)}", where)
+    blocks: list[tuple[str, Mapping[str, Any], str]] = []
+    for j, block in enumerate(cast("list[Any]", content)):
+        if not isinstance(block, dict):
+            raise bad(f"{where}[{j}] must be an object, not {shown(block)}", f"{where}[{j}]")
+        fields = cast("dict[str, Any]", block)
+        kind = fields.get("type", "text")
+        blocks.append((kind if isinstance(kind, str) else shown(kind), fields, f"{where}[{j}]"))
+    return blocks
+
+
+def _texts(content: Any, where: str) -> list[str]:
+    return [_said(kind, fields, at) for kind, fields, at in _blocks(content, where)]
+
+
+def _said(kind: str, fields: Mapping[str, Any], where: str) -> str:
+    """The text of a block that a prompt may hold anywhere: text, or a document that is text."""
+    if kind == "text":
+        return needed_text(fields, "text", where)
+    source = mapping(fields.get("source"))
+    if kind == "document" and source.get("type") in ("text", "content"):
+        if mapping(fields.get("citations")).get("enabled"):
+            raise bad(f"{where}.citations is not supported: this model cites nothing", f"{where}.citations", "unsupported_content")
+        inner = source.get("content")
+        if source["type"] == "text":
+            said = [needed_text(source, "data", f"{where}.source")]
+        else:
+            said = [inner] if isinstance(inner, str) else _texts(inner, f"{where}.source.content")
+        return "\n".join([*(part for name in ("title", "context") if (part := text(fields, name, where))), *said])
+    of = f" with a source of type {shown(source['type'])}" if "type" in source else ""
+    raise bad(f"{where} is of type {kind!r}{of}, which is not supported: this model reads text", f"{where}.type", "unsupported_content")
+
+
+def _user(content: Any, where: str) -> list[Message]:
+    messages: list[Message] = []
+    texts: list[str] = []
+    for kind, fields, at in _blocks(content, where):
+        if kind != "tool_result":
+            texts.append(_said(kind, fields, at))
+            continue
+        if texts:
+            messages.append(Message("user", "\n".join(texts)))
+            texts = []
+        messages.append(_result(fields, at))
+    if texts or not messages:
+        messages.append(Message("user", "\n".join(texts)))
+    return messages
+
+
+def _result(fields: Mapping[str, Any], where: str) -> Message:
+    content = fields.get("content")
+    said = "" if content is None else content if isinstance(content, str) else "\n".join(_texts(content, f"{where}.content"))
+    if boolean(fields, "is_error") and not said.lstrip().lower().startswith("error"):
+        said = f"Error: {said}"  # what the API tells its models apart from the text
+    return Message("tool", said, (), needed_text(fields, "tool_use_id", where))
+
+
+def _assistant(content: Any, where: str) -> Message:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for kind, fields, at in _blocks(content, where):
+        if kind == "text":
+            texts.append(needed_text(fields, "text", at))
+        elif kind == "thinking":
+            thoughts.append(text(fields, "thinking", at) or _signed(fields.get("signature")))
+        elif kind == "tool_use":
+            given = fields.get("input")
+            if given is not None and not isinstance(given, dict):
+                raise bad(f"{at}.input must be an object, not {shown(given)}", f"{at}.input")
+            arguments = _arguments(mapping(given), f"{at}.input")
+            calls.append(ToolCall(text(fields, "id", at) or "", needed_text(fields, "name", at), arguments))
+        elif kind != "redacted_thinking":  # somebody else's: it has no text
+            raise bad(f"{at} is of type {kind!r}, which is not supported", f"{at}.type", "unsupported_content")
+    return Message("assistant", "".join(texts), tuple(calls), reasoning="".join(thoughts) or None)
+
+
+# --------------------------------------------------------------------------- settings
+
+
+def _tools(value: Json) -> tuple[Tool, ...]:
+    if not value:
+        return ()
+    if not isinstance(value, list):
+        raise bad(f"tools must be a list, not {shown(value)}", "tools")
+    return _tools_of(orjson.dumps(value))
+
+
+@lru_cache(maxsize=256)
+def _tools_of(encoded: bytes) -> tuple[Tool, ...]:
+    """The same tuple for the same tools, so that comparing a turn's tools with the last turn's costs nothing."""
+    tools: list[Tool] = []
+    for i, raw in enumerate(orjson.loads(encoded)):
+        tool = mapping(raw)
+        kind = tool.get("type")
+        if kind is not None and kind != "custom":
+            raise bad(
+                f"tools[{i}] is of type {shown(kind)}, which the API's own servers or models know: only tools with an input_schema are supported",
+                f"tools[{i}].type",
+                "unsupported_tool",
+            )
+        tools.append(tool_of(tool.get("name"), tool.get("description"), tool.get("input_schema"), f"tools[{i}]", schema="input_schema"))
+    return tuple(tools)
+
+
+def _tool_choice(value: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tuple[str, ...] | None, bool]:
+    """The choice, the names that may be called, and whether several calls may be made."""
+    if value is None:
+        return "auto", None, True
+    fields = mapping(value)
+    kind = fields.get("type")
+    parallel = not boolean(fields, "disable_parallel_tool_use")
+    if kind == "auto" or kind == "none":
+        return kind, None, parallel
+    if kind == "any":
+        return "required", None, parallel
+    if kind == "tool":
+        return "required", (known_tool(fields.get("name"), tools, "tool_choice"),), parallel
+    raise bad(f"tool_choice must be of type auto, any, none or tool (with its name), not {shown(value)}", "tool_choice")
+
+
+def _output(value: Json) -> OutputFormat | None:
+    if value is None:
+        return None
+    fields = mapping(value)
+    schema = fields.get("schema")
+    if fields.get("type") == "json_schema" and isinstance(schema, dict):
+        check_depth(schema, "output_config.format.schema")
+        return OutputFormat(cast("dict[str, Json]", schema))
+    raise bad(f"output_config.format must be of type json_schema (with its schema), not {shown(value)}", "output_config.format")
+
+
+def _check_context_management(value: Json) -> None:
+    """A history is used as it is sent: edits that would leave some of it out are refused."""
+    edits: Any = mapping(value).get("edits") or []
+    if (value is not None and not isinstance(value, dict)) or not isinstance(edits, list):
+        raise bad(f"context_management must be an object with a list of edits, not {shown(value)}", "context_management")
+    for i, edit in enumerate(cast("list[Any]", edits)):
+        kind, keep = mapping(edit).get("type"), mapping(edit).get("keep")
+        if not (isinstance(kind, str) and kind.startswith("clear_thinking") and keep == "all"):
+            raise unsupported(f"context_management.edits[{i}]", edit, "the history is used as it is sent")

@@ -1,0 +1,412 @@
+"""OpenAI's Responses API: responses as JSON and as server-sent events, what is kept of them, and conversations.
+
+Pure translation. An agent may send its whole history each time, or refer to it: by `previous_response_id`, by a conversation, or item by item. What it
+refers to is the attempt's own past, so that each way continues the same recorded tokens. Unknown fields are accepted; what cannot be honoured
+(hosted tools, background, prompt templates, images) is refused by name. `truncation` may say `auto`, though no item is ever dropped: a prompt that does
+not fit is refused. `metadata`, `user` and the like are kept in the record and repeated.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, cast
+
+import orjson
+
+from agentlightning.gateway.tree import equality_key
+from agentlightning.gateway.wires.base import CallError, Conversation, OutputFormat, Past, Reply, Target, ToolChoice, Use, WireRequest
+from agentlightning.gateway.wires.chat_completions import openai_error
+from agentlightning.gateway.wires.fields import (
+    bad,
+    boolean,
+    check_depth,
+    integer,
+    known_tool,
+    mapping,
+    number,
+    shown,
+    stops,
+    tool_of,
+    unsupported,
+)
+from agentlightning.gateway.wires.responses_items import (
+    CALL,
+    CONVERSATION,
+    ENCRYPTED,
+    LOGPROBS,
+    Item,
+    conversation_items,
+    conversation_messages,
+    input_items,
+    read_items,
+)
+from agentlightning.gateway.wires.responses_stream import ResponsesStream, finished_response
+from agentlightning.types import Json, Message, Tool
+
+_PATHS = re.compile(r"responses(/.*)?|conversations(/.*)?")
+
+_KEPT = (
+    "temperature", "top_p", "top_k", "max_output_tokens", "seed", "stop", "stream", "store", "tool_choice", "parallel_tool_calls", "truncation",
+    "reasoning", "metadata", "user", "safety_identifier", "prompt_cache_key", "service_tier",
+)  # fmt: skip
+"""What the record keeps of a request as it was sent; `include`, `text`, `conversation` and `previous_response_id` are kept once they are checked."""
+
+_NEUTRAL: Mapping[str, tuple[Json, ...]] = {
+    "background": (False,),
+    "prompt": (),
+    "max_tool_calls": (),
+    "top_logprobs": (0,),
+    "context_management": ([],),
+    "moderation": (),
+    "n": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "modalities": (["text"], []),
+    "truncation": ("auto", "disabled"),
+}
+"""Known fields that cannot be honoured, with the values (besides null) that ask for nothing."""
+
+_INSTEAD = {
+    "background": "responses are made while the client waits, which may take as long as it likes",
+    "prompt": "send input and instructions",
+    "max_tool_calls": "it limits hosted tools, which there are none of; parallel_tool_calls=false allows one function call at a time",
+    "top_logprobs": f"logprobs of the sampled tokens are available with include=['{LOGPROBS}']",
+    "n": "make several calls",
+    "truncation": "it is auto or disabled",
+}
+
+_TOOL_NEUTRAL: Mapping[str, tuple[Json, ...]] = {"defer_loading": (False,), "async": (False,), "allowed_callers": (["direct"], [])}
+
+
+class Responses:
+    """``responses``, ``conversations`` and what lies below them. Satisfies `Wire`."""
+
+    name = "responses"
+
+    id_prefix = CALL
+
+    def owns(self, path: str) -> bool:
+        return _PATHS.fullmatch(path) is not None
+
+    def use(self, target: Target) -> Use | None:
+        if target.path == "responses":
+            return "call" if target.method == "POST" else None
+        if target.path == "responses/input_tokens":
+            return "count" if target.method == "POST" else None
+        for path, methods in _LOOKS:
+            if path.fullmatch(target.path) is not None:
+                return "look" if target.method in methods else None
+        return "look"
+
+    def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
+        for name in _NEUTRAL.keys() & body.keys():
+            if body[name] is not None and body[name] not in _NEUTRAL[name]:
+                raise unsupported(name, body[name], _INSTEAD.get(name, ""))
+        instructions = _string(body, "instructions")
+        messages, conversation, carried = _history(body, past)
+        tools = _tools(body.get("tools"))
+        choice, names = _tool_choice(body.get("tool_choice"), tools)
+        include = _include(body.get("include"))
+        output, told = _output(body.get("text"))
+        top_k = integer(body, "top_k", -1)
+        asked = {name: body[name] for name in _KEPT if body.get(name) is not None}
+        asked |= {"include": include} if include else {}
+        asked |= {"text": told} if told else {}
+        asked |= {"conversation": conversation} if conversation else {}
+        asked |= {"previous_response_id": body["previous_response_id"]} if body.get("previous_response_id") else {}
+        for name in ("metadata", "reasoning"):
+            if name in asked:
+                _object(asked[name], name)
+        for name in ("user", "safety_identifier", "prompt_cache_key", "service_tier"):
+            _string(body, name)
+        stored = body.get("store") is None or boolean(body, "store")
+        return WireRequest(
+            model=_string(body, "model") or "",
+            messages=(Message("system", instructions), *messages) if instructions else messages,
+            prompt_field="input",
+            tools=tools,
+            tool_choice=choice,
+            tool_names=names,
+            parallel_tool_calls=body.get("parallel_tool_calls") is None or boolean(body, "parallel_tool_calls"),
+            output=output,
+            preface=1 if instructions else 0,
+            store=stored or conversation is not None,
+            conversation=conversation,
+            carried=carried,
+            stream=boolean(body, "stream"),
+            temperature=number(body, "temperature", 0.0, 100.0),
+            top_p=number(body, "top_p", 0.0, 1.0, above=True),
+            top_k=None if top_k is None else max(top_k, 0),
+            max_tokens=integer(body, "max_output_tokens", 1),
+            seed=integer(body, "seed", -(2**63), 2**63 - 1),
+            stop=stops(body.get("stop")),
+            logprobs=LOGPROBS in include,
+            token_ids=boolean(body, "return_token_ids"),
+            asked=asked,
+        )
+
+    def reply(self, request: WireRequest, reply: Reply) -> bytes:
+        return orjson.dumps(finished_response(request, reply))
+
+    def stream(self, request: WireRequest, call_id: str, created: int) -> ResponsesStream:
+        return ResponsesStream(request, call_id, created)
+
+    def count(self, tokens: int) -> bytes:
+        return orjson.dumps({"object": "response.input_tokens", "input_tokens": tokens})
+
+    def look(self, target: Target, body: Mapping[str, Json], past: Past) -> bytes:
+        room, *rest = target.path.split("/")
+        if room == "responses":
+            return orjson.dumps(_look_at_response(target, rest, past))
+        return orjson.dumps(_look_at_conversation(target, rest, body, past))
+
+    def error(self, error: CallError) -> bytes:
+        return openai_error(error)
+
+
+# --------------------------------------------------------------------------- parts of a request
+
+
+def _history(body: Mapping[str, Json], past: Past) -> tuple[tuple[Message, ...], str | None, int]:
+    """All messages but the instructions, the conversation they go to, and how many of them come from it."""
+    given = body.get("input")
+    new = () if given is None else (Message("user", given),) if isinstance(given, str) else read_items(given, past, "input")
+    previous, named = body.get("previous_response_id"), body.get("conversation")
+    if previous is not None and named is not None:
+        raise bad("previous_response_id and conversation cannot be used together: use one of them", "previous_response_id")
+    if named is not None:
+        conversation = _conversation(mapping(named).get("id") if isinstance(named, dict) else named, past, "conversation")
+        known = conversation_messages(conversation, past)
+        _needed(known, new)
+        return (*known, *new), conversation.id, len(known)
+    known = () if previous is None else _previous(previous, past)
+    _needed(known, new)
+    return new if _repeats(known, new) else (*known, *new), None, 0
+
+
+def _needed(known: Sequence[Message], new: Sequence[Message]) -> None:
+    if not known and not new:
+        raise bad("input must be a string or a list of at least one item", "input")
+
+
+def _previous(call_id: Json, past: Past) -> tuple[Message, ...]:
+    if not isinstance(call_id, str):
+        raise bad(f"previous_response_id must be a string, not {shown(call_id)}", "previous_response_id")
+    if past.call(call_id) is None:
+        raise _not_here("previous_response_id names response", call_id, "previous_response_id", "previous_response_not_found")
+    return past.history(call_id)
+
+
+def _repeats(known: Sequence[Message], new: Sequence[Message]) -> bool:
+    """Whether a client that refers to its history also sends all of it: it is not meant twice."""
+    if not known or len(new) < len(known):
+        return False
+    return all(equality_key(theirs) == equality_key(ours) for theirs, ours in zip(new, known, strict=False))
+
+
+def _not_here(what: str, name: Json, param: str | None, code: str) -> CallError:
+    return CallError(
+        404,
+        f"{what} {shown(name)}, which is not here: it belongs to another attempt, or it was not stored or is deleted",
+        param=param,
+        code=code,
+    )
+
+
+def _conversation(name: Any, past: Past, param: str | None) -> Conversation:
+    conversation = past.conversations.get(name) if isinstance(name, str) else None
+    if conversation is None:
+        raise _not_here("there is no conversation", name, param, "conversation_not_found")
+    return conversation
+
+
+def _string(body: Mapping[str, Json], name: str) -> str | None:
+    value = body.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise bad(f"{name} must be a string, not {shown(value)}", name)
+
+
+def _object(value: Json, name: str) -> Mapping[str, Json]:
+    if not isinstance(value, dict):
+        raise bad(f"{name} must be an object, not {shown(value)}", name)
+    check_depth(value, name)
+    return cast("Mapping[str, Json]", value)
+
+
+def _include(value: Json) -> list[str]:
+    """What is asked to be included, of what there is. The rest belongs to hosted tools and images, which are refused where they are asked for."""
+    if value is None:
+        return []
+    names = cast("list[Any]", value) if isinstance(value, list) else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise bad(f"include must be a list of strings, not {shown(value)}", "include")
+    return [name for name in (ENCRYPTED, LOGPROBS) if name in names]
+
+
+def _tools(value: Json) -> tuple[Tool, ...]:
+    if not value:
+        return ()
+    if not isinstance(value, list):
+        raise bad(f"tools must be a list, not {shown(value)}", "tools")
+    return _tools_of(orjson.dumps(value))
+
+
+@lru_cache(maxsize=256)
+def _tools_of(encoded: bytes) -> tuple[Tool, ...]:
+    """The same tuple for the same tools, so that comparing a turn's tools with the last turn's costs nothing."""
+    tools: list[Tool] = []
+    for i, raw in enumerate(orjson.loads(encoded)):
+        tool = mapping(raw)
+        kind = tool.get("type", "function")
+        if kind != "function":
+            raise bad(f"tools[{i}] is of type {shown(kind)}: only functions are supported", f"tools[{i}].type", "unsupported_tool")
+        for name in _TOOL_NEUTRAL.keys() & tool.keys():
+            if tool[name] is not None and tool[name] not in _TOOL_NEUTRAL[name]:
+                raise unsupported(f"tools[{i}].{name}", tool[name])
+        tools.append(tool_of(tool.get("name"), tool.get("description"), tool.get("parameters"), f"tools[{i}]"))
+    return tuple(tools)
+
+
+def _tool_choice(choice: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tuple[str, ...] | None]:
+    if choice is None or choice == "auto":
+        return "auto", None
+    if choice == "none" or choice == "required":
+        return choice, None
+    check_depth(choice, "tool_choice")
+    fields = mapping(choice)
+    kind = fields.get("type")
+    if kind == "function":
+        return "required", (known_tool(fields.get("name"), tools, "tool_choice"),)
+    listed: Any = fields.get("tools")
+    if kind == "allowed_tools" and isinstance(listed, list):
+        names = tuple([known_tool(mapping(tool).get("name"), tools, "tool_choice") for tool in cast("list[Any]", listed)])
+        return ("required" if fields.get("mode") == "required" else "auto"), names
+    raise bad(
+        f"tool_choice must be auto, none, required, a function or allowed_tools (functions of tools), not {shown(choice)}", "tool_choice"
+    )
+
+
+def _output(value: Json) -> tuple[OutputFormat | None, dict[str, Json]]:
+    """The format, and what the record keeps of it: all but the schema."""
+    if value is None:
+        return None, {}
+    fields = _object(value, "text")
+    told: dict[str, Json] = {"verbosity": fields["verbosity"]} if fields.get("verbosity") is not None else {}
+    wanted = mapping(fields.get("format"))
+    kind, schema = wanted.get("type"), wanted.get("schema")
+    if fields.get("format") is None or kind == "text":
+        return None, told
+    if kind == "json_object":
+        return OutputFormat(), {**told, "format": {"type": kind}}
+    if kind == "json_schema" and isinstance(schema, dict):
+        named = {name: wanted[name] for name in ("name", "strict") if wanted.get(name) is not None}
+        return OutputFormat(cast("dict[str, Json]", schema)), {**told, "format": {"type": kind, **named}}
+    raise bad(
+        f"text.format must be of type text, json_object or json_schema (with its schema), not {shown(fields['format'])}", "text.format"
+    )
+
+
+# --------------------------------------------------------------------------- what is kept
+
+
+_LOOKS = (
+    (re.compile(r"responses/compact"), ("POST",)),
+    (re.compile(r"responses/[^/]+"), ("GET", "DELETE")),
+    (re.compile(r"responses/[^/]+/input_items"), ("GET",)),
+    (re.compile(r"responses/[^/]+/cancel"), ("POST",)),
+    (re.compile(r"conversations"), ("POST",)),
+    (re.compile(r"conversations/[^/]+"), ("GET", "POST", "DELETE")),
+    (re.compile(r"conversations/[^/]+/items"), ("GET", "POST")),
+    (re.compile(r"conversations/[^/]+/items/[^/]+"), ("GET", "DELETE")),
+)
+"""Paths that tell about what is kept, with their methods."""
+
+
+def _look_at_response(target: Target, rest: list[str], past: Past) -> dict[str, Json]:
+    call_id, *below = rest
+    if target.method == "POST" and below in ([], ["cancel"]):
+        raise bad(f"{target.path} is not supported: responses are neither compacted nor made in the background", None, "unsupported_path")
+    kept = past.call(call_id)
+    if kept is None:
+        raise _not_here("there is no response", call_id, None, "response_not_found")
+    request, reply = kept
+    if target.method == "DELETE":
+        past.forget(call_id)
+        return {"id": call_id, "object": "response", "deleted": True}
+    if below == ["input_items"]:
+        return _page(input_items(reply, past), target.query)
+    if below:
+        raise _nothing_at(target)
+    if target.query.get("stream", "false") != "false":
+        raise unsupported("stream", True, "a stored response is read as JSON")
+    wanted = [value for name, value in target.query.items() if name.startswith("include")]
+    if LOGPROBS in wanted and not request.logprobs:
+        raise unsupported("include", LOGPROBS, "logprobs have to be asked for when the response is made")
+    asked = {**request.asked, "include": [ENCRYPTED]} if ENCRYPTED in wanted else request.asked
+    return finished_response(replace(request, asked=asked), reply)
+
+
+def _look_at_conversation(target: Target, rest: list[str], body: Mapping[str, Json], past: Past) -> dict[str, Json]:
+    if not rest:
+        added = () if body.get("items") is None else read_items(body["items"], past, "items")
+        conversation = Conversation(f"{CONVERSATION}{secrets.token_hex(12)}", int(time.time()), _metadata(body), added)
+        past.conversations[conversation.id] = conversation
+        return _shown_conversation(conversation)
+    name, *below = rest
+    conversation = _conversation(name, past, None)
+    if below == ["items"]:
+        if target.method == "GET":
+            return _page(conversation_items(conversation, past), target.query)
+        known = len(conversation_items(conversation, past))
+        conversation.added += read_items(body.get("items"), past, "items")
+        return _list(conversation_items(conversation, past)[known:], more=False)
+    if below[:1] == ["items"]:
+        raise bad("single items of a conversation are not supported: list its items", None, "unsupported_path")
+    if below:
+        raise _nothing_at(target)
+    if target.method == "DELETE":
+        del past.conversations[name]
+        return {"id": name, "object": "conversation.deleted", "deleted": True}
+    if target.method == "POST":
+        conversation.metadata = _metadata(body)
+    return _shown_conversation(conversation)
+
+
+def _metadata(body: Mapping[str, Json]) -> Mapping[str, Json]:
+    return {} if body.get("metadata") is None else _object(body["metadata"], "metadata")
+
+
+def _shown_conversation(conversation: Conversation) -> dict[str, Json]:
+    return {"id": conversation.id, "object": "conversation", "created_at": conversation.created, "metadata": conversation.metadata}
+
+
+def _nothing_at(target: Target) -> CallError:
+    return CallError(404, f"there is nothing at {target.path!r}", code="unknown_url")
+
+
+def _page(items: list[Item], query: Mapping[str, str]) -> dict[str, Json]:
+    """A page of a list, the latest first unless `order` is asc. Raises CallError."""
+    order, limit, after = query.get("order", "desc"), query.get("limit", "20"), query.get("after")
+    if order not in ("asc", "desc"):
+        raise bad(f"order must be asc or desc, not {shown(order)}", "order")
+    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= 100:
+        raise bad(f"limit must be a whole number from 1 to 100, not {shown(limit)}", "limit")
+    ordered = items if order == "asc" else items[::-1]
+    if after is not None:
+        place = next((i for i, item in enumerate(ordered) if item["id"] == after), None)
+        if place is None:
+            raise bad(f"after={shown(after)} is no item of this list", "after")
+        ordered = ordered[place + 1 :]
+    return _list(ordered[: int(limit)], more=len(ordered) > int(limit))
+
+
+def _list(items: list[Item], *, more: bool) -> dict[str, Json]:
+    first, last = (items[0]["id"], items[-1]["id"]) if items else ("", "")
+    return {"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": more}

@@ -1,0 +1,355 @@
+"""Random agents' conversations, what clients do to them on the way back, and an independent judge of what the trace tree made of it.
+
+A history is kept as Chat Completions JSON, as a client holds it; each turn it is damaged, parsed by the wire and planned by a tree. The judge shares no code with
+either: it compares JSON with JSON, and tokens with what transformers' own `apply_chat_template` makes of the client's history in which each spliced turn
+stands as it was sampled.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentlightning.engines.base import Sample
+from agentlightning.gateway.past import AttemptPast
+from agentlightning.gateway.tree import Leaf, Plan, TraceTree
+from agentlightning.gateway.wires import CHAT
+from agentlightning.gateway.wires.base import Target, WireRequest
+from agentlightning.types import FinishReason, Message, Segment, ToolCall
+from tests.templates.fixtures import CALC, CLOCK, FAMILIES, template_of, tokenizer_of
+
+Json = dict[str, Any]
+Damage = Callable[[random.Random, list[Json]], list[Json]]
+
+WORDS = [
+    "the",
+    "sum",
+    "of",
+    "17",
+    "and",
+    "23",
+    "is",
+    "asked;",
+    "north",
+    "wind?",
+    "é",
+    "日本",
+    "«quoted»",
+    "<b>",
+    "{x}",
+    "\n",
+    "-",
+    "so",
+    "it",
+    "is",
+    "391.",
+]
+POST = Target("POST", "chat/completions")
+
+
+# --------------------------------------------------------------------------- what clients do
+
+
+def _assistants(history: list[Json]) -> list[Json]:
+    return [message for message in history if message["role"] == "assistant"]
+
+
+def _rewritten(write: Callable[[Any], str]) -> Damage:
+    def damage(rng: random.Random, history: list[Json]) -> list[Json]:
+        for message in _assistants(history):
+            for call in message.get("tool_calls") or ():
+                call["function"]["arguments"] = write(json.loads(call["function"]["arguments"]))
+        return history
+
+    return damage
+
+
+def _each(change: Callable[[random.Random, Json], None]) -> Damage:
+    def damage(rng: random.Random, history: list[Json]) -> list[Json]:
+        for message in _assistants(history):
+            change(rng, message)
+        return history
+
+    return damage
+
+
+def _one(change: Callable[[random.Random, Json], None], wanted: Callable[[Json], Any] = bool) -> Damage:
+    """Changes one assistant turn in place, where there is one that can be."""
+
+    def damage(rng: random.Random, history: list[Json]) -> list[Json]:
+        found = [message for message in _assistants(history) if wanted(message)]
+        if found:
+            change(rng, rng.choice(found))
+        return history
+
+    return damage
+
+
+def _parts(_: random.Random, message: Json) -> None:
+    if isinstance(message.get("content"), str):
+        message["content"] = [{"type": "text", "text": message["content"]}]
+
+
+def _absent(_: random.Random, message: Json) -> None:
+    if not message.get("content"):
+        message.pop("content", None)
+
+
+def _padded(rng: random.Random, message: Json) -> None:
+    if isinstance(message.get("content"), str):
+        message["content"] = rng.choice(["", " ", "\n"]) + message["content"].strip() + rng.choice(["", " ", "\n\n"])
+
+
+def _edited_argument(rng: random.Random, message: Json) -> None:
+    function = rng.choice(message["tool_calls"])["function"]
+    function["arguments"] = json.dumps({**json.loads(function["arguments"]), "guarded": rng.random()})
+
+
+def _edited_text(rng: random.Random, message: Json) -> None:
+    message["content"] = f"{_said(message)} (redacted {rng.random():.3f})"
+
+
+def _reordered(rng: random.Random, history: list[Json]) -> list[Json]:
+    """Parallel tool results in another order."""
+    out: list[Json] = []
+    run: list[Json] = []
+    for message in [*history, {"role": "end"}]:
+        if message["role"] == "tool":
+            run.append(message)
+            continue
+        rng.shuffle(run)
+        out += run
+        run = []
+        out.append(message)
+    return out[:-1]
+
+
+def _window(rng: random.Random, history: list[Json]) -> list[Json]:
+    users = [i for i, message in enumerate(history) if message["role"] == "user"]
+    if len(users) < 3:
+        return history
+    return [history[0], *history[users[-2] :]] if history[0]["role"] == "system" else history[users[-2] :]
+
+
+def _compacted(rng: random.Random, history: list[Json]) -> list[Json]:
+    users = [i for i, message in enumerate(history) if message["role"] == "user"]
+    if len(users) < 3:
+        return history
+    head = history[:1] if history[0]["role"] == "system" else []
+    return [
+        *head,
+        {"role": "user", "content": f"So far: {len(history)} messages."},
+        {"role": "assistant", "content": "Understood."},
+        *history[users[-1] :],
+    ]
+
+
+def _clock(rng: random.Random, history: list[Json]) -> list[Json]:
+    return [{**history[0], "content": f"It is {rng.random()}."}, *history[1:]] if history[0]["role"] == "system" else history
+
+
+def _replayed(rng: random.Random, history: list[Json]) -> list[Json]:
+    users = [i for i, message in enumerate(history) if message["role"] == "user"]
+    return history[: rng.choice(users) + 1]
+
+
+def _handoff(rng: random.Random, history: list[Json]) -> list[Json]:
+    """Another agent goes on: its own instructions, and the first one's turns as assistant messages."""
+    rest = history[1:] if history[0]["role"] == "system" else history
+    return [{"role": "system", "content": "You are another agent."}, *rest]
+
+
+DAMAGE: dict[str, Damage] = {
+    "none": lambda rng, history: history,
+    "re-serialised": _rewritten(json.dumps),
+    "compact, sorted, escaped": _rewritten(lambda value: json.dumps(value, sort_keys=True, separators=(",", ":"))),
+    "indented, unescaped": _rewritten(lambda value: json.dumps(value, indent=2, ensure_ascii=False)),
+    "reasoning dropped": _each(lambda _, message: message.pop("reasoning_content", None)),
+    "content in parts": _each(_parts),
+    "empty content absent": _each(_absent),
+    "trimmed or padded": _each(_padded),
+    "name added": _each(lambda _, message: message.update(name="solver")),
+    "results reordered": _reordered,
+    "sliding window": _window,
+    "compacted": _compacted,
+    "clock in the system prompt": _clock,
+    "old turn replayed": _replayed,
+    "handoff": _handoff,
+    "argument edited": _one(_edited_argument, lambda message: message.get("tool_calls")),
+    "text edited": _one(_edited_text),
+    "calls dropped": _one(
+        lambda _, message: message.pop("tool_calls"), lambda message: message.get("tool_calls") and message.get("content")
+    ),
+}
+"""What clients do to the history that they send back, by name."""
+
+HARMLESS = frozenset(
+    (
+        "none",
+        "re-serialised",
+        "compact, sorted, escaped",
+        "indented, unescaped",
+        "reasoning dropped",
+        "content in parts",
+        "empty content absent",
+        "trimmed or padded",
+        "name added",
+    )
+)
+"""Damage after which the conversation is still the same one, so that its tokens have to go on."""
+
+
+# --------------------------------------------------------------------------- conversations
+
+
+@dataclass
+class Turn:
+    """What one request came to. ``wrong`` says why a splice is no true one; None where it is, or where nothing was spliced."""
+
+    damage: str
+    branch: str
+    spliced: int
+    wrong: str | None
+
+
+@dataclass
+class Talk:
+    """One agent's conversation with a tree, over the template of ``family``."""
+
+    family: str
+    rng: random.Random
+    tools: bool = True
+    tree: TraceTree = field(default_factory=TraceTree)
+    raw: dict[int, str] = field(default_factory=dict)
+    """The sampled text of each leaf, by identity."""
+    calls: int = 0
+
+    def words(self, most: int = 12) -> str:
+        return " ".join(self.rng.choices(WORDS, k=self.rng.randint(1, most))).strip() or "so"
+
+    def arguments(self) -> str:
+        value = {
+            self.rng.choice("xyz"): self.rng.choice([1, 1.5, "17 * 23 é", None, [1, {"k": "«v»"}], True])
+            for _ in range(self.rng.randint(1, 3))
+        }
+        return self.rng.choice(
+            [json.dumps(value), json.dumps(value, ensure_ascii=False), json.dumps(value, separators=(" ,", ":"), ensure_ascii=False)]
+        )
+
+    def says(self) -> str:
+        """What the model samples: text, or text with calls, in the family's own format."""
+        text = self.words()
+        if self.tools and self.rng.random() < 0.5:
+            count = 1 if self.family == "llama3" else self.rng.randint(1, 3)
+            names = [self.rng.choice(["calc", "clock"]) for _ in range(count)]
+            calls = tuple(ToolCall("", name, self.arguments()) for name in names)
+            return FAMILIES[self.family].writes(
+                Message("assistant", "" if self.rng.random() < 0.5 or self.family == "llama3" else text, calls)
+            )
+        return text
+
+    def request(self, history: list[Json]) -> WireRequest:
+        body: Json = {"model": "m", "messages": history}
+        if self.tools:
+            body["tools"] = [
+                {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}}
+                for tool in (CALC, CLOCK)
+            ]
+        return CHAT.request(POST, json.loads(json.dumps(body)), AttemptPast())
+
+    def ask(self, history: list[Json]) -> tuple[Plan, Json]:
+        """Plans, samples and records a call. Returns the plan and the reply as the client holds it."""
+        template, request = template_of(self.family), self.request(history)
+        plan = self.tree.plan(request.messages, request.tools, "main", template)
+        said = self.says()
+        ids = array("i", [*template.encode(said, start=False), template.stop_token_ids[0]])
+        message = template.parse(ids, request.tools, FinishReason.STOP)
+        sample = Sample((Segment(ids, array("f", [-0.1] * len(ids)), 1),), FinishReason.STOP)
+        _, leaves = self.tree.grow(plan, [(sample, message)], self.calls)
+        self.tree.publish(plan, leaves)
+        self.calls += 1
+        self.raw[id(leaves[0])] = said
+        reply: Json = {"role": "assistant", "content": message.content or None, "refusal": None}
+        if message.tool_calls:
+            reply["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in message.tool_calls
+            ]
+        return plan, reply
+
+    def play(self, turns: int, damages: list[str]) -> list[Turn]:
+        """A conversation in which each request but the first may be damaged."""
+        history: list[Json] = [{"role": "system", "content": self.words()}] if self.rng.random() < 0.8 else []
+        history.append({"role": "user", "content": self.words()})
+        played: list[Turn] = []
+        for turn in range(turns):
+            name = self.rng.choice(damages) if turn else "none"
+            sent = DAMAGE[name](self.rng, json.loads(json.dumps(history)))
+            plan, reply = self.ask(sent)
+            played.append(Turn(name, plan.branch, len(plan.parent.path()) if plan.parent else 0, self.judge(plan, sent)))
+            history = [*sent, reply]
+            for call in reply.get("tool_calls") or ():
+                history.append({"role": "tool", "tool_call_id": call["id"], "content": self.words(4)})
+            if not reply.get("tool_calls") or self.rng.random() < 0.3:
+                history.append({"role": "user", "content": self.words()})
+        return played
+
+    # ----------------------------------------------------------------- the judge
+    def judge(self, plan: Plan, sent: list[Json]) -> str | None:
+        """Why the prompt is not what the client sent, None where it is."""
+        leaf: Leaf | None = plan.parent
+        path = leaf.path() if leaf else []
+        sent = json.loads(json.dumps(sent))
+        kept = [message for step in path for message in (*step.given, step.message)]
+        for i, (theirs, ours) in enumerate(zip(sent, kept, strict=False)):
+            calls = [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in theirs.get("tool_calls") or ()]
+            says = theirs["role"], _said(theirs), calls
+            if says != (ours.role, ours.content.strip(), [(call.name, json.loads(call.arguments)) for call in ours.tool_calls]):
+                return f"message {i} is {says}, the spliced path's {ours}"
+            for call, recorded in zip(theirs.get("tool_calls") or (), ours.tool_calls, strict=True):
+                call["function"]["arguments"] = recorded.arguments  # the same value, in the order of keys that it had first
+        standing = json.loads(json.dumps(sent))
+        for step in path:
+            standing[step.position] = {"role": "assistant", "content": self.raw[id(step)]}
+        if leaf is None:
+            return None
+        told = _squeezed(template_of(self.family).decode(plan.prompt_ids))
+        wanted = _squeezed(self._whole(standing))
+        return None if told == wanted else f"the prompt reads\n{told}\nand the client's history\n{wanted}"
+
+    def _whole(self, history: list[Json]) -> str:
+        for message in history:
+            message["content"] = _said(message)
+            calls = message.pop("tool_calls", None) or ()
+            for call in calls:
+                call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+            if calls and message["content"] and self.family == "llama3":
+                # Its template would drop the text beside a call; ours does not.
+                written = [
+                    ToolCall("", call["function"]["name"], json.dumps(call["function"]["arguments"], ensure_ascii=False)) for call in calls
+                ]
+                message["content"] = FAMILIES[self.family].writes(Message("assistant", message["content"], tuple(written)))
+            elif calls:
+                message["tool_calls"] = calls
+        tools = [
+            {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}}
+            for tool in (CALC, CLOCK)
+        ]
+        text = tokenizer_of(self.family).apply_chat_template(
+            history, tools=tools if self.tools else None, add_generation_prompt=True, tokenize=False
+        )
+        return str(text)
+
+
+def _said(message: Json) -> str:
+    content = message.get("content") or ""
+    return ("".join(part["text"] for part in content) if isinstance(content, list) else content).strip()
+
+
+def _squeezed(text: str) -> str:
+    """White space at the edges of a turn is the template's business."""
+    return " ".join(text.replace("<|", " <|").replace("|>", "|> ").split())

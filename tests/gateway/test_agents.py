@@ -1,0 +1,96 @@
+"""Which agent of a program makes a call, and that only the chosen ones are trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentlightning.config import AgentRule, GatewayConfig
+from agentlightning.gateway.agents import LEARNED, clean, learned
+from agentlightning.types import Tool
+from tests.gateway.conftest import Build, Visit
+
+SEARCH = {"type": "function", "function": {"name": "search", "description": "finds", "parameters": {"type": "object"}}}
+
+
+async def ask(
+    visit: Visit, body: dict[str, Any] | None = None, *, path: str = "", headers: dict[str, str] | None = None, query: str = ""
+) -> str:
+    """The name that the call was recorded under."""
+    messages = [{"role": "system", "content": "You plan trips."}, {"role": "user", "content": "q"}]
+    async with aiohttp.ClientSession() as client:
+        url = f"{visit.endpoint.root_url}{path}/v1/chat/completions{query}"
+        async with client.post(url, json={"messages": messages, **(body or {})}, headers=headers or {}) as response:
+            assert response.status == 200, await response.text()
+    name = (await visit.calls())[-1].agent
+    assert name is not None
+    return name
+
+
+WAYS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "path": ({"path": "/agent/planner"}, "planner", "path"),
+    "encoded path": ({"path": "/agent/the%20planner"}, "the planner", "path"),
+    "header": ({"headers": {"X-Agent-Name": "planner"}}, "planner", "header"),
+    "bearer": ({"headers": {"Authorization": "Bearer agent:planner"}}, "planner", "api key"),
+    "anthropic key": ({"headers": {"x-api-key": "agent:planner"}}, "planner", "api key"),
+    "google key": ({"headers": {"x-goog-api-key": "agent:planner"}}, "planner", "api key"),
+    "query key": ({"query": "?key=agent:planner"}, "planner", "api key"),
+    "metadata": ({"body": {"metadata": {"agent": "planner"}}}, "planner", "body"),
+    "user": ({"body": {"user": "agent:planner"}}, "planner", "body"),
+    "baggage": ({"headers": {"baggage": "a=b,gen_ai.agent.name=trip%20planner;p=1"}}, "trip planner", "baggage"),
+    "rule": ({"body": {"tools": [SEARCH]}}, "searcher", "rule"),
+    "rule by prompt": ({"body": {"messages": [{"role": "system", "content": "Now check the plan."}, {"role": "user", "content": "q"}]}}, "critic", "rule"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_each_way_to_say_who_calls_is_heard(build: Build, way: str) -> None:
+    rules = {"searcher": AgentRule(system="^You plan", tools=("search",)), "critic": AgentRule(system="check")}
+    house = await build(config=GatewayConfig(agents=rules))
+    visit = await house.open()
+    asked, name, how = WAYS[way]
+    assert await ask(visit, **asked) == name
+    usage = await visit.end()
+    assert {name: seen.how for name, seen in usage.agents.items()} == {name: how}
+
+
+async def test_the_more_explicit_way_wins_and_other_users_and_keys_are_no_names(build: Build) -> None:
+    house = await build()
+    visit = await house.open()
+    everything = {"user": "agent:a", "metadata": {"agent": "b"}}
+    headers = {"X-Agent-Name": "c", "Authorization": "Bearer agent:d", "baggage": "gen_ai.agent.name=e"}
+    assert await ask(visit, everything, path="/agent/f", headers=headers) == "f"
+    assert await ask(visit, everything, headers=headers) == "c"
+    assert await ask(visit, everything, headers={"Authorization": "Bearer agent:d", "baggage": "gen_ai.agent.name=e"}) == "d"
+    assert await ask(visit, everything, headers={"baggage": "gen_ai.agent.name=e"}) == "b"
+    plain = await ask(visit, {"user": "someone@example.org", "metadata": {"user": "x"}}, headers={"Authorization": "Bearer sk-123"})
+    assert plain == await ask(visit) and plain.startswith(LEARNED)
+
+
+async def test_an_identical_prompt_and_tool_set_is_one_agent_in_every_attempt(build: Build) -> None:
+    house = await build()
+    first, second = await house.open(), await house.open()
+    assert await ask(first) == await ask(second)
+    assert await ask(first, {"tools": [SEARCH]}) != await ask(first)
+
+
+def test_the_order_of_tools_makes_no_other_agent() -> None:
+    tools = [Tool("a", "x", {"b": 1, "c": 2}), Tool("b")]
+    again = [Tool("b"), Tool("a", "x", {"c": 2, "b": 1})]
+    assert learned("s", tools) == learned(" s\n", again) != learned("s", tools[:1])
+
+
+@given(st.text(max_size=300))
+def test_a_name_is_one_bounded_line_without_slashes(text: str) -> None:
+    name = clean(text)
+    assert name is None or (0 < len(name) <= 200 and name.isprintable() and "/" not in name and name == name.strip())
+
+
+@pytest.mark.parametrize("pattern", ["(", "[a"])
+def test_a_rule_that_is_no_expression_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="is no regular expression"):
+        AgentRule(system=pattern)

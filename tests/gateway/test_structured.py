@@ -1,0 +1,467 @@
+"""Tool choice and structured output through the gateway: the real local engine over the tiny model, and the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from array import array
+from collections.abc import AsyncIterator, Callable
+from functools import cache, partial
+from typing import Any
+
+import pytest
+from anthropic import AsyncAnthropic
+from google import genai
+from google.genai import types
+from openai import BadRequestError
+from pydantic import BaseModel, ConfigDict, Field
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from agentlightning.config import EngineConfig, SamplingConfig
+from agentlightning.engines.grammar import Grammars, replay
+from agentlightning.engines.local import LocalEngine
+from agentlightning.gateway import Policy
+from agentlightning.templates import Template, load_template
+from agentlightning.types import CallStatus
+from tests.gateway.conftest import Build, House, Visit
+from tests.gateway.schemas import valid
+from tests.tiny import CHATML, PLAIN_CHATML, tiny_model, tiny_tokenizer
+
+SIZE = 400
+SAMPLES = 50
+
+
+def chained(*words: str) -> list[tuple[str, str]]:
+    """Merges that make one token of each word, as a real tokenizer has it: fewer steps for the same text."""
+    merges: dict[tuple[str, str], None] = {}
+    for word in words:
+        spelled = word.replace(" ", "Ġ").replace("\n", "Ċ")
+        for i in range(1, len(spelled)):
+            merges[spelled[:i], spelled[i]] = None
+    return list(merges)
+
+
+MERGES = chained(
+    "<tool_call>\n",
+    "</tool_call>",
+    '{"name": "',
+    "calculator",
+    "clock_",
+    '", "arguments": {"',
+    '", "parameters": {"',
+    "expression",
+    "digits",
+    "zone",
+)
+
+CALCULATOR = {
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "description": "calculates",
+        "parameters": {
+            "type": "object",
+            "properties": {"expression": {"type": "string", "maxLength": 4}, "digits": {"type": "integer", "minimum": 0, "maximum": 20}},
+            "required": ["expression"],
+            "additionalProperties": False,
+        },
+    },
+}
+CLOCK = {
+    "type": "function",
+    "function": {
+        "name": "clock_é",
+        "parameters": {
+            "type": "object",
+            "properties": {"zone": {"$ref": "#/$defs/Zone"}, "path": {"type": "string", "format": "file-path", "maxLength": 3}},
+            "required": ["zone"],
+            "additionalProperties": False,
+            "$defs": {"Zone": {"enum": ["UTC", "CET"]}},
+        },
+    },
+}
+TOOLS = [CALCULATOR, CLOCK]
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3},
+        "age": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 120}, {"type": "null"}]},
+    },
+    "required": ["name", "tags", "age"],
+    "additionalProperties": False,
+}
+
+LLAMA = """\
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' }}
+{%- if message.tool_calls %}
+{%- for call in message.tool_calls %}{{- '{"name": "' + call.function.name + '", "parameters": ' + (call.function.arguments | tojson) + '}' }}{%- endfor %}
+{%- else %}{{- message.content }}{%- endif %}{{- '<|im_end|>\\n' }}
+{%- if loop.first and tools %}{%- for tool in tools %}{{- (tool | tojson) + '\\n' }}{%- endfor %}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+THINKING = CHATML.replace("'<|im_start|>assistant\\n' }}{%- endif %}", "'<|im_start|>assistant\\n<think>\\n' }}{%- endif %}")
+FAMILIES = {
+    "tools in the template": (CHATML, None),
+    "tools as text": (PLAIN_CHATML, None),
+    "llama": (CHATML, "llama3_json"),
+    "thinking": (THINKING, None),
+}
+
+
+@cache
+def grammars() -> Grammars:
+    return Grammars(tiny_tokenizer(MERGES), SIZE)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[LocalEngine]:
+    engine = LocalEngine(tiny_model(vocab_size=SIZE), tiny_tokenizer(MERGES), EngineConfig(slots=SAMPLES))
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+def live(build: Build, engine: LocalEngine) -> Callable[..., Any]:
+    async def make(family: str = "tools in the template") -> tuple[House, Visit]:
+        source, tool_format = FAMILIES[family]
+        template = load_template(tiny_tokenizer(MERGES, source), tool_format=tool_format)
+        house = await build(template=template, policies={"main": Policy("main", engine, template)})
+        return house, await house.open(sampling=SamplingConfig(max_tokens=400))
+
+    return make
+
+
+async def ask(visit: Visit, count: int = SAMPLES, **options: Any) -> list[Any]:
+    """That many choices. None of them was cut by length."""
+    reply = await visit.ask("q", n=count, **options)
+    assert len(reply.choices) == count
+    return reply.choices
+
+
+def checked(calls: Any, tools: list[dict[str, Any]]) -> list[str]:
+    """The names of the calls, whose arguments are after their tool's schema."""
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+    for call in calls:
+        valid(json.loads(call.function.arguments), schemas[call.function.name])
+    return [call.function.name for call in calls]
+
+
+@pytest.mark.parametrize("family", ["tools in the template", "tools as text", "llama"])
+async def test_required_gives_well_formed_calls_and_nothing_else(live: Any, family: str) -> None:
+    _, visit = await live(family)
+    names: list[list[str]] = []
+    for choice in await ask(visit, tools=TOOLS, tool_choice="required"):
+        assert choice.finish_reason in ("tool_calls", "length")
+        if choice.finish_reason == "tool_calls":
+            assert not choice.message.content
+            names.append(checked(choice.message.tool_calls, TOOLS))
+    assert len(names) > SAMPLES * 0.8
+    assert {name for each in names for name in each} == {"calculator", "clock_é"}
+    assert max(map(len, names)) > 1, "several calls are allowed"
+
+
+@pytest.mark.parametrize("family", ["tools in the template", "tools as text", "llama"])
+async def test_a_named_function_is_called_once(live: Any, family: str) -> None:
+    _, visit = await live(family)
+    for choice in await ask(visit, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "clock_é"}}):
+        assert choice.finish_reason == "tool_calls"
+        assert checked(choice.message.tool_calls, TOOLS) == ["clock_é"]
+        assert not choice.message.content
+
+
+async def test_one_call_at_most_is_one_well_formed_call(live: Any) -> None:
+    _, visit = await live()
+    for choice in await ask(visit, tools=TOOLS, tool_choice="required", parallel_tool_calls=False):
+        assert len(checked(choice.message.tool_calls, TOOLS)) == 1
+
+
+@pytest.mark.parametrize("family", ["tools in the template", "tools as text", "llama"])
+async def test_without_parallel_calls_a_reply_is_text_or_one_call(live: Any, family: str, engine: LocalEngine) -> None:
+    """The tiny model never begins a call by itself: what the grammar allows is walked through as text."""
+    house, visit = await live(family)
+    for choice in await ask(visit, count=5, tools=TOOLS, parallel_tool_calls=False, max_tokens=30):
+        assert not choice.message.tool_calls
+    [call] = await visit.calls()
+    template = house.template
+    call_of = {"llama": '{"name": "clock_é", "parameters": {"zone": "UTC"}}'}.get(
+        family, '<tool_call>\n{"name": "clock_é", "arguments": {"zone": "UTC"}}\n</tool_call>'
+    )
+    text = "" if family == "llama" else "Let me see < <tool_ call>.\n"
+    assert follows(template, call, text + call_of)
+    assert follows(template, call, "No call { at all.")
+    assert follows(template, call, "")
+    assert not follows(template, call, f"{call_of}\n{call_of}")
+    assert not follows(template, call, call_of.replace("UTC", "EST"))
+    assert not follows(template, call, call_of.replace("clock_é", "clock"))
+    assert not follows(template, call, f"No {call_of[: len(call_of) // 2]}") or family == "llama"
+
+
+def follows(template: Template, call: Any, text: str) -> bool:
+    """Whether a reply of this text, and its end, is one that the call's grammar allows."""
+    grammar = call.used.grammar
+    ids = array("i", [*template.encode(text, start=False), template.stop_token_ids[0]])
+    matcher = grammars().matcher(grammar, template.stop_token_ids)
+    try:
+        replay(matcher, array("i"), ids)
+    except Exception as error:
+        assert "does not allow" in str(error) or "no token" in str(error)
+        return False
+    return True
+
+
+async def test_some_tools_may_be_called_and_others_not(live: Any) -> None:
+    house, visit = await live()
+    allowed = {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "calculator"}}]},
+    }
+    await visit.ask("q", tools=TOOLS, tool_choice=allowed, max_tokens=5)
+    [call] = await visit.calls()
+    calculator = '<tool_call>\n{"name": "calculator", "arguments": {"expression":"1"}}\n</tool_call>'
+    clock = '<tool_call>\n{"name": "clock_é", "arguments": {"zone": "UTC"}}\n</tool_call>'
+    assert follows(house.template, call, calculator + "\n" + calculator)
+    assert follows(house.template, call, "text " + calculator)
+    assert not follows(house.template, call, clock)
+
+
+async def test_json_after_a_schema_parses_and_validates(live: Any) -> None:
+    _, visit = await live()
+    form = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}
+    seen: set[str] = set()
+    for choice in await ask(visit, response_format=form):
+        assert choice.finish_reason == "stop"
+        valid(json.loads(choice.message.content), PERSON)
+        seen.add(choice.message.content)
+    assert len(seen) > SAMPLES * 0.9
+
+
+def terse_tokenizer() -> PreTrainedTokenizerFast:
+    """Few characters: a random model soon ends a string."""
+    characters = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *'{}[]":,-.0123456789abeflnrstuq', "Ġ"]
+    core = Tokenizer(models.BPE(vocab={text: i for i, text in enumerate(characters)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # pyright: ignore[reportAttributeAccessIssue]
+    core.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    made = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    made.chat_template = PLAIN_CHATML
+    return made
+
+
+async def test_any_json_object_parses(build: Build) -> None:
+    engine = LocalEngine(tiny_model(vocab_size=40), terse_tokenizer(), EngineConfig(slots=64))
+    await engine.start()
+    template = load_template(terse_tokenizer())
+    house = await build(template=template, policies={"main": Policy("main", engine, template)})
+    visit = await house.open(sampling=SamplingConfig(max_tokens=300))
+    whole: list[dict[str, Any]] = []
+    for choice in await ask(visit, count=64, response_format={"type": "json_object"}):
+        if choice.finish_reason == "stop":
+            whole.append(json.loads(choice.message.content))
+        else:
+            assert choice.message.content.startswith("{"), "cut by length"
+    await engine.close()
+    assert len(whole) >= SAMPLES and all(isinstance(value, dict) for value in whole)
+    assert sum(bool(value) for value in whole) > 10
+
+
+async def test_a_pydantic_model_comes_back_parsed(live: Any) -> None:
+    class Pet(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        name: str = Field(max_length=5)
+        legs: int = Field(ge=0, le=8)
+
+    _, visit = await live()
+    reply = await visit.client.chat.completions.parse(model="m", messages=[{"role": "user", "content": "q"}], response_format=Pet)
+    assert isinstance(reply.choices[0].message.parsed, Pet)
+
+
+async def test_json_or_a_call_where_both_are_asked_for(live: Any) -> None:
+    house, visit = await live()
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+    for choice in await ask(visit, count=10, response_format=form, tools=TOOLS):
+        if choice.message.tool_calls:
+            checked(choice.message.tool_calls, TOOLS)
+        else:
+            valid(json.loads(choice.message.content), PERSON)
+    [call] = await visit.calls()
+    assert follows(house.template, call, '{"name": "é", "tags": ["a","b"], "age":null}')
+    assert follows(house.template, call, '<tool_call>\n{"name": "clock_é", "arguments": {"zone": "UTC"}}\n</tool_call>')
+    assert not follows(house.template, call, "text")
+
+
+async def test_reasoning_before_the_reply_stays_free(live: Any) -> None:
+    house, visit = await live("thinking")
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+    await visit.ask("q", response_format=form, max_tokens=5)
+    await visit.ask("q", tools=TOOLS, tool_choice="required", max_tokens=5)
+    first, second = await visit.calls()
+    person = '{"name": "", "tags": [], "age": 7}'
+    assert follows(house.template, first, f"anything {{ <tool_call> at all</think>\n\n{person}")
+    assert follows(house.template, first, f"</think>{person}")
+    assert not follows(house.template, first, person), "the prompt has opened the reasoning: it has to end first"
+    assert not follows(house.template, first, "thoughts</think>text")
+    call = '<tool_call>\n{"name": "clock_é", "arguments": {"zone": "UTC"}}\n</tool_call>'
+    assert follows(house.template, second, f"Well...\n</think>\n\n{call}")
+
+
+async def test_a_stream_under_a_grammar_is_the_reply(live: Any) -> None:
+    _, visit = await live()
+    stream = await visit.ask("q", tools=TOOLS, tool_choice="required", parallel_tool_calls=False, stream=True)
+    calls: list[Any] = []
+    async for chunk in stream:
+        calls += chunk.choices[0].delta.tool_calls or []
+    assert len(checked(calls, TOOLS)) == 1
+
+
+async def test_the_record_holds_the_grammar_and_can_be_replayed(live: Any, engine: LocalEngine) -> None:
+    house, visit = await live()
+    await ask(visit, count=3, tools=TOOLS, tool_choice="required")
+    await visit.ask("free")
+    constrained, free = await visit.calls()
+    assert constrained.status is CallStatus.COMPLETE
+    assert free.used is not None and free.used.grammar is None
+    assert constrained.used is not None and constrained.used.grammar is not None
+    nodes = {node.id: node for node in await visit.nodes()}
+    for sample in constrained.samples:
+        node = nodes[sample.node]
+        assert node.kept is None and node.log_kept is not None, "no list of ids the size of the vocabulary"
+        replay(
+            grammars().matcher(constrained.used.grammar, house.template.stop_token_ids),
+            array("i"),
+            node.token_ids,
+        )
+
+
+async def test_a_conversation_goes_on_behind_constrained_calls(live: Any) -> None:
+    _, visit = await live()
+    history: list[dict[str, Any]] = [{"role": "user", "content": "q"}]
+    for _ in range(3):
+        reply = (await visit.ask(history, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)).choices[0].message
+        history.append(
+            {"role": "assistant", "content": reply.content, "tool_calls": [call.model_dump() for call in reply.tool_calls or []]}
+        )
+        history += [{"role": "tool", "tool_call_id": call.id, "content": "391"} for call in reply.tool_calls or []]
+    assert [call.branch for call in await visit.calls()] == ["root", "continued", "continued"]
+
+
+# --------------------------------------------------------------------------- the other wires
+
+FUNCTION = CALCULATOR["function"]
+ARGUMENTS: dict[str, Any] = FUNCTION["parameters"]  # pyright: ignore[reportAssignmentType]
+
+
+async def test_responses_give_required_calls_and_json(live: Any) -> None:
+    _, visit = await live()
+    create = visit.client.responses.create
+    for _ in range(5):
+        reply = await create(
+            model="m",
+            input="q",
+            tools=[{"type": "function", **FUNCTION, "strict": True}],
+            tool_choice="required",
+            parallel_tool_calls=False,
+        )
+        [call] = [item for item in reply.output if item.type == "function_call"]
+        valid(json.loads(call.arguments), ARGUMENTS)
+        form = {"type": "json_schema", "name": "person", "schema": PERSON}
+        reply = await create(model="m", input="q", text={"format": form})
+        valid(json.loads(reply.output_text), PERSON)
+
+
+async def test_messages_give_required_calls_and_json(live: Any) -> None:
+    _, visit = await live()
+    tool = {"name": "calculator", "input_schema": ARGUMENTS}
+    async with AsyncAnthropic(base_url=visit.endpoint.root_url, api_key=visit.endpoint.key, max_retries=0) as client:
+        ask = partial(client.messages.create, model="m", max_tokens=300, messages=[{"role": "user", "content": "q"}])
+        for _ in range(5):
+            reply = await ask(tools=[tool], tool_choice={"type": "any", "disable_parallel_tool_use": True})
+            [block] = reply.content
+            assert (block.type, reply.stop_reason) == ("tool_use", "tool_use")
+            valid(block.input, ARGUMENTS)
+            reply = await ask(tools=[tool], tool_choice={"type": "tool", "name": "calculator"})
+            assert [block.name for block in reply.content] == ["calculator"]
+            reply = await ask(extra_body={"output_config": {"format": {"type": "json_schema", "schema": PERSON}}})
+            valid(json.loads(reply.content[0].text), PERSON)
+
+
+async def test_gemini_gives_required_calls_and_json(live: Any) -> None:
+    _, visit = await live()
+    options = types.HttpOptions(base_url=visit.endpoint.root_url, retry_options=types.HttpRetryOptions(attempts=1))
+    tool = types.Tool(function_declarations=[types.FunctionDeclaration(name="calculator", parameters_json_schema=ARGUMENTS)])
+    only = types.FunctionCallingConfig(mode=types.FunctionCallingConfigMode.ANY, allowed_function_names=["calculator"])
+    client = genai.Client(api_key=visit.endpoint.key, vertexai=False, http_options=options)
+    ask = partial(client.aio.models.generate_content, model="m", contents="q")
+    for _ in range(5):
+        reply = await ask(config=types.GenerateContentConfig(tools=[tool], tool_config=types.ToolConfig(function_calling_config=only)))
+        [call] = reply.function_calls
+        valid(call.args, ARGUMENTS)
+        reply = await ask(config=types.GenerateContentConfig(response_mime_type="application/json", response_json_schema=PERSON))
+        valid(json.loads(reply.text), PERSON)
+    await client.aio.aclose()
+
+
+# --------------------------------------------------------------------------- refusals
+
+BAD = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+
+
+def bad_tool(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"x": schema}}}}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": BAD}}}, "response_format=.*uniqueItems"),
+        ({"tools": [CALCULATOR, bad_tool("bad", BAD)], "tool_choice": "required"}, "tool_choice=.*'bad'.*uniqueItems"),
+        (
+            {"tools": [bad_tool("odd", {"not": {"type": "string"}}), CALCULATOR], "parallel_tool_calls": False},
+            "parallel_tool_calls=.*'odd'.*not",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"$ref": "#/$defs/none"}}}},
+            "response_format=.*none",
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}], "tool_choice": "required"},
+            "'f'.*object",
+        ),
+    ],
+)
+async def test_a_schema_that_cannot_be_kept_to_is_refused_by_name_before_sampling(live: Any, options: dict[str, Any], says: str) -> None:
+    _, visit = await live()
+    with pytest.raises(BadRequestError, match=f"(?s){says}") as caught:
+        await visit.ask("q", **options)
+    assert caught.value.param in ("response_format", "tool_choice", "parallel_tool_calls")
+    [call] = await visit.calls()
+    assert (call.status, call.samples) == (CallStatus.REFUSED, ())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tools": [CALCULATOR], "tool_choice": "required"},
+        {"tools": [CALCULATOR], "tool_choice": {"type": "function", "function": {"name": "calculator"}}},
+        {"tools": [CALCULATOR], "parallel_tool_calls": False},
+        {"response_format": {"type": "json_object"}},
+    ],
+)
+async def test_an_engine_that_cannot_constrain_refuses_by_name(house: House, options: dict[str, Any]) -> None:
+    visit = await house.open()
+    with pytest.raises(BadRequestError, match=r"ScriptedEngine\) cannot keep a sample to a grammar"):
+        await visit.ask("q", **options)
+    assert house.engine.requests == []
+
+
+async def test_what_asks_for_nothing_is_free(live: Any) -> None:
+    _, visit = await live()
+    await asyncio.gather(
+        visit.ask("q", tools=TOOLS, max_tokens=3),
+        visit.ask("q", tools=TOOLS, tool_choice="none", parallel_tool_calls=False, max_tokens=3),
+        visit.ask("q", parallel_tool_calls=False, max_tokens=3),
+        visit.ask("q", response_format={"type": "text"}, max_tokens=3),
+    )
+    assert [call.used.grammar for call in await visit.calls() if call.used] == [None] * 4
