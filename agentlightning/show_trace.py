@@ -1,33 +1,43 @@
 """A rollout's trace as a tree of text: what was given, what was sampled, and the weight and rewards beside it. Pure; loads no torch.
 
-Text comes from a model and from users: control characters are shown, never sent to the terminal.
+``node_facts`` says once what there is to say about each node; the tree of texts (``agl show``), that of lines (``agl trace``), the JSON and the picture
+(show_tree.py) are made of it. Text comes from a model and from users: control characters are shown, never sent to the terminal.
 """
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 from rich.tree import Tree
 
 from agentlightning.credit.assign import assign
+from agentlightning.errors import ConfigError
 from agentlightning.metrics.state import counts, duration, number, plural
 from agentlightning.run import AttemptTrace
 from agentlightning.show import STATUS_STYLE, RunView, advantage_of, rollout_line
 from agentlightning.store.base import Store
-from agentlightning.types import Attempt, Call, CallStatus, Json, Node, Reward, Rollout, Status
+from agentlightning.types import Attempt, Call, CallStatus, FinishReason, Json, Node, Reward, Rollout, Status
 
 Decoder = Callable[[Sequence[int]], str]
 """Token ids to text, control tokens included."""
 
 SHORT = 320
 """Characters of a given text that are shown without ``full``."""
+
+FIRST_WORDS = 60
+"""Columns of a node's text in a line."""
+
+_PLAIN = ("root", "continued")
+"""How a call's prompt relates to the tree where nothing branched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,38 +72,52 @@ def load_decoder(model: str | None) -> Decoder | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Credit:
+class Credit:
     """What training did with a node: one weight per token (None: masked), and why where it is masked as a whole."""
 
     weights: Sequence[float | None] | None
     why: str | None = None
 
+    @property
+    def trained(self) -> int:
+        """Tokens that have a weight."""
+        return sum(weight is not None for weight in self.weights or ())
 
-def _credits(view: RolloutView, trace: AttemptTrace) -> Mapping[int, _Credit]:
+    @property
+    def weight(self) -> float | None:
+        """The weight of the first token that has one."""
+        return next((weight for weight in self.weights or () if weight is not None), None)
+
+
+def _credits(view: RolloutView, trace: AttemptTrace) -> Mapping[int, Credit]:
     """By node id, for sampled nodes of rollouts that were asked for in training."""
     rollout = view.rollout
     trained = trace.attempt.id == rollout.attempt_id
     advantage = advantage_of(view.run.steps, rollout) if trained else None
-    tree = assign(rollout.id, trace.nodes, trace.calls, advantage, unit=0).tree
+    setting = view.run.setting("config", "trained_agents")
+    trained_agents = setting if isinstance(setting, str) else None
+    tree = assign(rollout.id, trace.nodes, trace.calls, advantage, unit=0, trained_agents=trained_agents).tree
     calls = {call.index: call for call in trace.calls}
-    found: dict[int, _Credit] = {}
+    found: dict[int, Credit] = {}
     for node, train in zip(trace.nodes, tree.nodes, strict=True):
         if not node.sampled:
             continue
         if train.weights is not None:
-            found[node.id] = _Credit([None if weight != weight else weight for weight in train.weights])
+            found[node.id] = Credit([None if weight != weight else weight for weight in train.weights])
         elif advantage is not None:
-            found[node.id] = _Credit(None, _why_node(calls.get(node.call_index)))
+            found[node.id] = Credit(None, _why_node(calls.get(node.call_index), trained_agents))
         else:
-            found[node.id] = _Credit(None, _why_rollout(view, trained))
+            found[node.id] = Credit(None, _why_rollout(view, trained))
     return found
 
 
-def _why_node(call: Call | None) -> str:
+def _why_node(call: Call | None, trained_agents: str | None) -> str:
     if call is None:
         return "call not recorded"
     if call.status is CallStatus.ABANDONED:
         return "abandoned"
+    if trained_agents is not None and re.fullmatch(trained_agents, call.agent or "") is None:
+        return "other agent"
     return "greedy" if call.used is not None and call.used.temperature == 0 and len(call.samples) == 1 else "unused sample"
 
 
@@ -109,6 +133,112 @@ def _why_rollout(view: RolloutView, last_attempt: bool) -> str:
     return f"{rollout.status}: {rollout.failure.reason}" if rollout.failure else str(rollout.status)
 
 
+# --------------------------------------------------------------------------- facts
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What there is to say about a node of a trace.
+
+    ``branch`` is why a call branched off here; None where nothing did, or where a node above says it. ``sample`` is (which, of how many) at the beginning of one
+    of several samples; ``finish`` and ``rewards`` stand at a sample's end. ``text`` holds the token ids where they could not be decoded.
+    """
+
+    node: Node
+    text: str
+    call: Call | None
+    branch: str | None
+    sample: tuple[int, int] | None
+    finish: str | None
+    credit: Credit | None
+    rewards: Sequence[Reward]
+
+
+def node_facts(view: RolloutView, trace: AttemptTrace, decode: Decoder | None = None) -> list[NodeFacts]:
+    """One for each node of the attempt, in the record's order: parents before children."""
+    credits = _credits(view, trace)
+    calls = {call.index: call for call in trace.calls}
+    branches, samples = _branches(trace), _samples(trace)
+    finishes = {sample.node: str(sample.finish) for call in trace.calls for sample in call.samples}
+    rewards: dict[int, list[Reward]] = {}
+    by_id = {call.id: call for call in trace.calls}
+    for reward in view.rewards:
+        call = by_id.get(reward.call_id or "")
+        for sample in call.samples if call is not None else ():
+            rewards.setdefault(sample.node, []).append(reward)
+    return [
+        NodeFacts(
+            node,
+            decode(node.token_ids) if decode is not None else " ".join(map(str, node.token_ids)),
+            calls.get(node.call_index),
+            branches.get(node.id),
+            samples.get(node.id),
+            finishes.get(node.id),
+            credits.get(node.id),
+            tuple(rewards.get(node.id, ())),
+        )
+        for node in trace.nodes
+    ]
+
+
+def _branches(trace: AttemptTrace) -> dict[int, str]:
+    """By node, the reason of the call that branched there: at the prompt that it added, or at its samples where the prompt was there before."""
+    nodes = {node.id: node for node in trace.nodes}
+    children = children_of(trace.nodes)
+    found: dict[int, str] = {}
+    led: set[int] = set()
+    for call in sorted(trace.calls, key=lambda call: call.index):
+        prompt = nodes.get(call.prompt_node) if call.prompt_node is not None else None
+        if prompt is None:
+            continue
+        first = not prompt.sampled and prompt.id not in led
+        led.add(prompt.id)
+        if call.branch not in _PLAIN:
+            at = [prompt] if first else [node for node in children.get(prompt.id, ()) if node.sampled and node.call_index == call.index]
+            found.update({node.id: call.branch for node in at})
+    return found
+
+
+def _samples(trace: AttemptTrace) -> dict[int, tuple[int, int]]:
+    """By the first node of each sample of a call with several: which it is, from 1, and of how many."""
+    parents = {node.id: node.parent for node in trace.nodes}
+    found: dict[int, tuple[int, int]] = {}
+    for call in trace.calls:
+        for i, sample in enumerate(call.samples, 1):
+            node: int | None = sample.node
+            while node is not None and node != call.prompt_node and parents.get(node) != call.prompt_node:
+                node = parents.get(node)
+            if len(call.samples) > 1 and node is not None and node != call.prompt_node:
+                found[node] = (i, len(call.samples))
+    return found
+
+
+def children_of(nodes: Sequence[Node]) -> dict[int | None, list[Node]]:
+    """By parent, in the record's order; the roots under None."""
+    children: dict[int | None, list[Node]] = {}
+    for node in nodes:
+        children.setdefault(node.parent, []).append(node)
+    return children
+
+
+def head_rewards(view: RolloutView, trace: AttemptTrace) -> list[Reward]:
+    """The attempt's rewards that stand beside none of its nodes."""
+    beside = {call.id for call in trace.calls if call.samples}
+    return [reward for reward in view.rewards if reward.attempt_id == trace.attempt.id and reward.call_id not in beside]
+
+
+def attempt_of(view: RolloutView, number: int | None = None) -> AttemptTrace:
+    """The attempt with that number, or the last one, which is the one that counts. Raises ConfigError."""
+    if not view.attempts:
+        raise ConfigError(f"rollout {view.rollout.id} is {view.rollout.status}: it has no attempt, so nothing is recorded of it")
+    found = [trace for trace in view.attempts if number in (None, trace.attempt.number)]
+    if not found:
+        last = view.attempts[-1].attempt.number
+        known = f"attempts 1 to {last}" if last > 1 else "one attempt, 1"
+        raise ConfigError(f"rollout {view.rollout.id} has no attempt {number}; it has {known}")
+    return found[-1]
+
+
 # --------------------------------------------------------------------------- JSON
 
 
@@ -118,6 +248,40 @@ def rollout_json(view: RolloutView, decode: Decoder | None = None) -> dict[str, 
         **rollout_line(view.run, view.rollout),
         "attempts": [_attempt_json(view, trace, decode) for trace in view.attempts],
         "rewards": [asdict(reward) for reward in view.rewards],
+    }
+
+
+def tree_json(view: RolloutView, trace: AttemptTrace, decode: Decoder | None = None) -> dict[str, Json]:
+    """An attempt's tree as `agl trace` shows it: a line for each node, with counts of tokens and no ids or logprobs (``rollout_json`` has those)."""
+    return {
+        **rollout_line(view.run, view.rollout),
+        "run": view.run.record.id,
+        "attempt": {"id": trace.attempt.id, "number": trace.attempt.number, "status": str(trace.attempt.status)},
+        "nodes": [_facts_json(facts, decoded=decode is not None) for facts in node_facts(view, trace, decode)],
+        "rewards": [asdict(reward) for reward in head_rewards(view, trace)],
+    }
+
+
+def _facts_json(facts: NodeFacts, *, decoded: bool) -> dict[str, Json]:
+    node, call = facts.node, facts.call
+    return {
+        "id": node.id,
+        "parent": node.parent,
+        "sampled": node.sampled,
+        "tokens": len(node.token_ids),
+        "text": facts.text if decoded else None,
+        "call_index": node.call_index,
+        "call_id": call.id if call is not None else None,
+        "call_status": str(call.status) if call is not None else None,
+        "agent": call.agent if call is not None else None,
+        "branch": facts.branch,
+        "sample": list(facts.sample) if facts.sample is not None else None,
+        "finish": facts.finish,
+        "version": node.version,
+        "trained": facts.credit.trained if facts.credit is not None else 0,
+        "weight": facts.credit.weight if facts.credit is not None else None,
+        "masked": facts.credit.why if facts.credit is not None else None,
+        "rewards": [asdict(reward) for reward in facts.rewards],
     }
 
 
@@ -136,7 +300,7 @@ def _attempt_json(view: RolloutView, trace: AttemptTrace, decode: Decoder | None
     }
 
 
-def _node_json(node: Node, credit: _Credit | None, decode: Decoder | None) -> dict[str, Json]:
+def _node_json(node: Node, credit: Credit | None, decode: Decoder | None) -> dict[str, Json]:
     line: dict[str, Json] = {
         "id": node.id,
         "parent": node.parent,
@@ -159,17 +323,33 @@ def _node_json(node: Node, credit: _Credit | None, decode: Decoder | None) -> di
 # --------------------------------------------------------------------------- text
 
 
+NO_DECODER = "token ids are shown: the model's tokenizer.json is not here (or `tokenizers` is not installed)"
+
+
 def render_rollout(view: RolloutView, decode: Decoder | None = None, *, full: bool = False) -> RenderableType:
     """The rollout's head, then one tree for each attempt. ``full`` shows given texts whole."""
-    parts: list[RenderableType] = [_head(view)]
+    parts: list[RenderableType] = [_head(view, [reward for reward in view.rewards if reward.call_id is None])]
     if decode is None:
-        parts.append(Text("token ids are shown: the model's tokenizer.json is not here (or `tokenizers` is not installed)", style="dim"))
+        parts.append(Text(NO_DECODER, style="dim"))
     for trace in view.attempts:
-        parts += [Text(), _attempt_head(trace), *_forest(view, trace, decode, full=full)]
+        facts = node_facts(view, trace, decode)
+        parts += [Text(), _attempt_head(trace), *_forest(trace, [_node(one, full=full) for one in facts], facts)]
     return Group(*parts)
 
 
-def _head(view: RolloutView) -> RenderableType:
+def render_tree(view: RolloutView, trace: AttemptTrace, decode: Decoder | None = None) -> RenderableType:
+    """The rollout's head, then one attempt's tree with a line for each node."""
+    parts: list[RenderableType] = [_head(view, head_rewards(view, trace))]
+    if decode is None:
+        parts.append(Text(NO_DECODER, style="dim"))
+    facts = node_facts(view, trace, decode)
+    parts += [Text(), _attempt_head(trace), *_forest(trace, [_line(one) for one in facts], facts)]
+    if not facts:
+        parts.append(Text("no call of it was recorded", style="dim"))
+    return Group(*parts)
+
+
+def _head(view: RolloutView, rewards: Sequence[Reward]) -> RenderableType:
     rollout = view.rollout
     head = Text.assemble(
         (rollout.id, "bold"),
@@ -184,15 +364,14 @@ def _head(view: RolloutView) -> RenderableType:
         head.append(f"  advantage {advantage:+.3f}", style="magenta")
     lines = [head, Text.assemble(("task  ", "dim"), printable(str(rollout.task)))]
     if rollout.failure is not None:
-        lines.append(Text(f"{rollout.failure.reason}: {rollout.failure.message}", style="red"))
-    lines += [_reward_line(reward) for reward in view.rewards if reward.call_id is None]
+        lines.append(Text(printable(f"{rollout.failure.reason}: {rollout.failure.message}"), style="red"))
+    lines += [_reward_line(reward) for reward in rewards]
     return Group(*lines)
 
 
 def _reward_line(reward: Reward) -> Text:
     about = "".join(f", {label} {value}" for label, value in (("agent", reward.agent), ("because", reward.reason)) if value)
-    name = "reward" if reward.name == "reward" else f"reward {reward.name}"
-    return Text(f"{name} {number(reward.value)} ({reward.source}{about})", style="magenta")
+    return Text(f"{reward_text(reward)} ({reward.source}{printable(about)})", style="magenta")
 
 
 def _attempt_head(trace: AttemptTrace) -> RenderableType:
@@ -205,31 +384,26 @@ def _attempt_head(trace: AttemptTrace) -> RenderableType:
     )  # fmt: skip
     refused = [call for call in trace.calls if call.status in (CallStatus.REFUSED, CallStatus.INCOMPLETE)]
     parts: list[RenderableType] = [line]
-    parts += [Text(f"  call {call.index} {call.status}: {call.error or 'no reason recorded'}", style="yellow") for call in refused]
+    parts += [
+        Text(f"  call {call.index} {call.status}: {one_line(call.error or 'no reason recorded')}", style="yellow") for call in refused
+    ]
     if attempt.failure is not None:
-        parts.append(Text(f"  {attempt.failure.reason}: {attempt.failure.message}", style="red"))
+        parts.append(Text(printable(f"  {attempt.failure.reason}: {attempt.failure.message}"), style="red"))
         if attempt.failure.traceback:
             parts.append(Padding(Text(printable(attempt.failure.traceback.rstrip()), style="dim"), (0, 0, 0, 4), expand=False))
     return Group(*parts)
 
 
-def _forest(view: RolloutView, trace: AttemptTrace, decode: Decoder | None, *, full: bool) -> list[RenderableType]:
-    """One tree per root. A chain without branches is not indented; each branch is."""
-    children: dict[int | None, list[Node]] = {}
-    for node in trace.nodes:
-        children.setdefault(node.parent, []).append(node)
-    credits = _credits(view, trace)
-    calls = {call.index: call for call in trace.calls}
-    rewards: dict[str, list[Reward]] = {}
-    for reward in view.rewards:
-        if reward.call_id is not None:
-            rewards.setdefault(reward.call_id, []).append(reward)
+def _forest(trace: AttemptTrace, shown: Sequence[RenderableType], facts: Sequence[NodeFacts]) -> list[RenderableType]:
+    """One tree per root, ``shown`` in place of its nodes. A chain without branches is not indented; each branch is."""
+    children = children_of(trace.nodes)
+    of_node = {one.node.id: (at, one) for at, one in zip(shown, facts, strict=True)}
 
     def grow(tree: Tree, node: Node) -> None:
         stack = [(tree, node)]
         while stack:
             at, node = stack.pop()
-            at.add(_node(node, calls.get(node.call_index), credits.get(node.id), rewards, decode, full=full))
+            at.add(of_node[node.id][0])
             below = children.get(node.id, [])
             if len(below) == 1:
                 stack.append((at, below[0]))
@@ -239,48 +413,76 @@ def _forest(view: RolloutView, trace: AttemptTrace, decode: Decoder | None, *, f
 
     trees: list[RenderableType] = []
     for root in children.get(None, []):
-        call = calls.get(root.call_index)
-        tree = Tree(Text(f"conversation ({call.branch})" if call else "conversation", style="cyan"), guide_style="dim")
+        tree = Tree(Text(f"conversation ({of_node[root.id][1].branch or 'root'})", style="cyan"), guide_style="dim")
         grow(tree, root)
         trees.append(tree)
     return trees
 
 
-def _node(
-    node: Node, call: Call | None, credit: _Credit | None, rewards: Mapping[str, Sequence[Reward]], decode: Decoder | None, *, full: bool
-) -> RenderableType:
-    text = decode(node.token_ids) if decode is not None else " ".join(map(str, node.token_ids))
+def _line(facts: NodeFacts) -> Text:
+    """A node in one line, cut where the terminal ends."""
+    node, call = facts.node, facts.call
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append("sampled" if node.sampled else "given  ", style="bold green" if node.sampled else "dim")
+    line.append(f" {_tokens(len(node.token_ids)):>12}  call {node.call_index}", style="" if node.sampled else "dim")
+    if call is not None and call.agent:
+        line.append(f"  {one_line(call.agent)}", style="bold blue")
+    if facts.branch is not None:
+        line.append(f"  {facts.branch}", style="bold cyan")
+    if facts.sample is not None:
+        line.append(f"  sample {facts.sample[0]} of {facts.sample[1]}", style="cyan")
+    if call is not None and call.status is not CallStatus.COMPLETE:
+        line.append(f"  {call.status}", style="yellow")
+    if facts.finish is not None:
+        line.append(f"  {facts.finish}", style="yellow" if facts.finish == FinishReason.LENGTH else "dim")
+    if facts.credit is not None:
+        line.append(f"  {weight_text(facts.credit)}", style="magenta" if facts.credit.weights is not None else "yellow")
+    for reward in facts.rewards:
+        line.append(f"  {reward_text(reward)}", style="bold magenta")
+    line.append(f"  {clip(one_line(facts.text), FIRST_WORDS)}", style="green" if node.sampled else "dim")
+    return line
+
+
+def _node(facts: NodeFacts, *, full: bool) -> RenderableType:
+    node, call, credit, text = facts.node, facts.call, facts.credit, facts.text
     if not node.sampled:
         head = Text(f"given    {_tokens(len(node.token_ids))}", style="dim")
         text = text.strip("\n")  # the template's line breaks between turns
-        return Group(head, Padding(Text(printable(text if full else shorten(text)), style="dim"), (0, 0, 0, 2), expand=False))
+        return Group(head, *_below(Text(printable(text if full else shorten(text)), style="dim"), facts.rewards))
     head = Text.assemble(("sampled", "bold green"), f"  {_tokens(len(node.token_ids))}")
     if credit is not None:
-        head.append(f"  {_weight(credit)}", style="magenta" if credit.weights is not None else "yellow")
-    facts = [f"version {node.version}"]
+        head.append(f"  {weight_text(credit)}", style="magenta" if credit.weights is not None else "yellow")
+    details = [f"version {node.version}"]
     if node.logprobs is not None and len(node.logprobs):
-        facts.append(f"mean logprob {statistics.fmean(node.logprobs):.3f}")
+        details.append(f"mean logprob {statistics.fmean(node.logprobs):.3f}")
     if call is not None:
-        facts += [f"call {call.index}", call.wire, call.branch]
-        facts += [str(sample.finish) for sample in call.samples if sample.node == node.id]
+        details += [f"call {call.index}", call.wire, call.branch]
+        if facts.finish is not None:
+            details.append(facts.finish)
         if call.agent:
-            facts.append(f"agent {call.agent}")
+            details.append(f"agent {one_line(call.agent)}")
         if call.used is not None:
-            facts.append(f"temperature {call.used.temperature:g}")
-    head.append(f"  ({', '.join(facts)})", style="dim")
-    lines: list[RenderableType] = [head, Padding(Text(printable(text), style="green"), (0, 0, 0, 2), expand=False)]
-    if call is not None and any(sample.node == node.id for sample in call.samples):
-        lines += [Padding(_reward_line(reward), (0, 0, 0, 2), expand=False) for reward in rewards.get(call.id, ())]
-    return Group(*lines)
+            details.append(f"temperature {call.used.temperature:g}")
+    head.append(f"  ({', '.join(details)})", style="dim")
+    return Group(head, *_below(Text(printable(text), style="green"), facts.rewards))
 
 
-def _weight(credit: _Credit) -> str:
+def _below(text: Text, rewards: Sequence[Reward]) -> list[RenderableType]:
+    return [Padding(line, (0, 0, 0, 2), expand=False) for line in (text, *map(_reward_line, rewards))]
+
+
+def weight_text(credit: Credit) -> str:
+    """``weight +0.707``, with the tokens that were forced, or ``masked: unused sample``."""
     if credit.weights is None:
         return f"masked: {credit.why}"
-    trained = [weight for weight in credit.weights if weight is not None]
-    forced = len(credit.weights) - len(trained)
-    value = f"weight {trained[0]:+.3f}" if trained else "no weight"
+    forced = len(credit.weights) - credit.trained
+    value = f"weight {credit.weight:+.3f}" if credit.weight is not None else "no weight"
     return value + (f" ({counts({'forced': forced})})" if forced else "")
+
+
+def reward_text(reward: Reward) -> str:
+    """``reward 1.000`` or ``reward format 0.500``."""
+    return f"{'reward' if reward.name == 'reward' else f'reward {one_line(reward.name)}'} {number(reward.value)}"
 
 
 def _tokens(count: int) -> str:
@@ -298,3 +500,27 @@ def shorten(text: str, limit: int = SHORT) -> str:
 def printable(text: str) -> str:
     """Control characters as escapes, so that no sampled text can move the cursor or change the terminal."""
     return "".join(c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(text: str) -> str:
+    """``printable`` without line breaks: those and tabs become signs."""
+    return printable(text).replace("\n", "↵").replace("\t", "⇥")
+
+
+def clip(text: str, columns: int) -> str:
+    """The beginning of a text that is wider than ``columns`` of a terminal (wide characters take two), and a sign that it goes on."""
+    return text if cell_len(text) <= columns else text[: fitting(text, columns - 1)].rstrip() + "…"
+
+
+def fitting(text: str, columns: int) -> int:
+    """How many characters of the beginning of a text fit into ``columns``."""
+    used = count = 0
+    for c in text:
+        used += cell_len(c)
+        if used > columns:
+            break
+        count += 1
+    # A sign that follows a character may make it wider.
+    while cell_len(text[:count]) > columns:
+        count -= 1
+    return count

@@ -202,6 +202,27 @@ def show(
 
 
 @app.command()
+def trace(
+    run: Annotated[str, typer.Argument(help="A run's id, name or folder, or `latest`.", show_default=False)],
+    rollout: Annotated[str, typer.Argument(help="A rollout's id, as the list of a step shows it.", show_default=False)],
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Which attempt (default: the last, the one that counts).", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg|FILE.png", help="Draw the tree into a file instead.", show_default=False)
+    ] = None,
+    output_dir: OUTPUT = None,
+    config: CONFIG = None,
+    json: JSON = False,
+) -> None:
+    """Show the tree of a recorded attempt, a line for each node: agent, tokens sampled or given, why it branched, weights and rewards. Or draw it."""
+    from agentlightning.cli import reading
+    from agentlightning.cli.settings import settings
+
+    reading.trace(settings(config, None, output_dir=output_dir).config, run, rollout, attempt=attempt, out=out, json=json)
+
+
+@app.command()
 def chat(
     model: Annotated[str, typer.Option(help="A Hugging Face model folder or hub id; a checkpoint is one.", show_default=False)],
     system: Annotated[str | None, typer.Option(help="A system message.", show_default=False)] = None,

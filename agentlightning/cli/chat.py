@@ -45,7 +45,12 @@ async def _load(config: RunConfig) -> tuple[Engine, Template]:
     from agentlightning.templates import load_template
 
     model = load_model(config.model)
-    template = load_template(model.tokenizer, tool_format=config.model.tool_format, stop_token_ids=model.stop_token_ids)
+    template = load_template(
+        model.tokenizer,
+        tool_format=config.model.tool_format,
+        stop_token_ids=model.stop_token_ids,
+        keep_reasoning=config.model.keep_reasoning,
+    )
     engine = LocalEngine(model.model, model.tokenizer, config.engine)
     await engine.start()
     return engine, template

@@ -1,4 +1,4 @@
-"""``agl runs``, ``agl show``, ``agl config``: what the record and the settings say. Changes nothing."""
+"""``agl runs``, ``agl show``, ``agl trace``, ``agl config``: what the record and the settings say. Changes nothing."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ def show(config: RunConfig, run: str, rollout: str | None, *, step: int | None, 
     asyncio.run(_show(config, run, rollout, step=step, full=full, json=json))
 
 
+def trace(config: RunConfig, run: str, rollout: str, *, attempt: int | None, out: Path | None, json: bool) -> None:
+    if out is not None:
+        from agentlightning.picture import check_picture_path
+
+        check_picture_path(out)
+    asyncio.run(_trace(config, run, rollout, attempt=attempt, out=out, json=json))
+
+
 def settings(resolved: Resolved, *, json: bool) -> None:
     values = resolved.values()
     if json:
@@ -45,7 +53,7 @@ def settings(resolved: Resolved, *, json: bool) -> None:
 
 
 async def _runs(config: RunConfig, *, json: bool) -> None:
-    url = store_url(config)
+    url = config.record_url
     if not _exists(url):
         write_json([]) if json else write(f"no runs in {config.output_dir}: `agl train` begins one")
         return
@@ -75,12 +83,26 @@ async def _show(config: RunConfig, run: str, rollout: str | None, *, step: int |
             write_json(run_json(view)) if json else write(render_run(view))
 
 
+async def _trace(config: RunConfig, run: str, rollout: str, *, attempt: int | None, out: Path | None, json: bool) -> None:
+    from agentlightning.show_trace import attempt_of, load_decoder, read_rollout, render_tree, tree_json
+
+    async with _open_run(config, run) as (store, record):
+        view = await read_run(store, record)
+        found = await read_rollout(store, view, find_rollout(view, rollout))
+    chosen = attempt_of(found, attempt)
+    decode = load_decoder(view.setting("config", "model", "path"))
+    if out is not None:
+        from agentlightning.picture import write_picture
+        from agentlightning.show_tree import draw_tree
+
+        write_picture(draw_tree(found, chosen, decode), out)
+    if json:
+        write_json({**tree_json(found, chosen, decode), "picture": str(out) if out is not None else None})
+    else:
+        write(render_tree(found, chosen, decode) if out is None else f"wrote {out}")
+
+
 # --------------------------------------------------------------------------- finding things
-
-
-def store_url(config: RunConfig) -> str:
-    """Where the record of an output folder is."""
-    return config.store.url or f"sqlite:///{config.output_dir.expanduser() / 'record.db'}"
 
 
 def _exists(url: str) -> bool:
@@ -100,7 +122,7 @@ async def _open(url: str) -> AsyncGenerator[Store]:
 async def _open_run(config: RunConfig, run: str) -> AsyncGenerator[tuple[Store, RunRecord]]:
     """The run that is meant by an id, a name (its newest), a folder, or ``latest``. Raises ConfigError that names those there are."""
     folder = _run_folder(run)
-    url = store_url(config) if folder is None else _url_of_folder(folder)
+    url = config.record_url if folder is None else _url_of_folder(folder)
     if not _exists(url):
         raise ConfigError(f"no run {run!r}: there are no runs in {config.output_dir} (another place: --output-dir)")
     async with _open(url) as store:

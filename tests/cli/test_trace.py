@@ -1,0 +1,578 @@
+"""`agl trace`: the tree of a recorded attempt as lines, as JSON and as a picture; attempts played at a real gateway, or written through the real store."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import struct
+import sys
+import xml.etree.ElementTree as ET
+from array import array
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from agentlightning.cli.app import app
+from agentlightning.errors import ConfigError, MissingExtra
+from agentlightning.ledger import Ledger
+from agentlightning.picture import FONT, SMALL, Picture, Rect, Words, to_png, to_svg, write_picture
+from agentlightning.run import AttemptTrace
+from agentlightning.show import RunView, read_run
+from agentlightning.show_trace import Credit, NodeFacts, RolloutView, attempt_of, node_facts, read_rollout, render_tree, tree_json
+from agentlightning.show_tree import CELLS, FOLDED, GIVEN, TRAINED, UNTRAINED, Area, Box, Layout, Size, boxes, draw_tree, lay_out
+from agentlightning.store import open_store
+from agentlightning.types import (
+    Attempt,
+    AttemptResult,
+    Call,
+    CallStatus,
+    Failure,
+    FinishReason,
+    Message,
+    Mode,
+    Node,
+    Reason,
+    Reward,
+    Rollout,
+    RunRecord,
+    RunStatus,
+    SampleRecord,
+    Status,
+    StepRecord,
+)
+from tests.cli.conftest import RUN_ID, Agl, call
+from tests.gateway.conftest import Build, House, Visit, build
+from tests.gateway.scripted import GlassTemplate
+
+__all__ = ["build"]  # a fixture
+
+
+def invoke(*arguments: str | Path, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [*map(str, arguments)])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def node_lines(text: str) -> list[str]:
+    """The lines that stand for nodes, without the tree's guides."""
+    return [line.strip("│├└─ ") for line in text.splitlines() if re.search(r"\b(given|sampled) +[\d,]+ tokens?  call", line)]
+
+
+# --------------------------------------------------------------------------- attempts
+
+
+async def play(house: House) -> Visit:
+    """A planner that samples three plans, goes on with the second, thinks again, and misremembers; a coder that it asks twice; a call that is too long."""
+    house.engine.script = ["Plan A.", "Plan B.", "Plan C.", "Done.", "Otherwise.", "def f(): ...", "def g(): ...", "What?"]
+    visit = await house.open()
+
+    async def ask(agent: str, messages: list[dict[str, Any]], **options: Any) -> Any:
+        client = visit.client.with_options(base_url=f"{visit.endpoint.root_url}/agent/{agent}/v1")
+        return await client.chat.completions.create(model="m", messages=messages, **options)  # pyright: ignore[reportArgumentType]
+
+    begin = [{"role": "system", "content": "You plan."}, {"role": "user", "content": "Build a boat & <sell> it.\x1b[2J"}]
+    await ask("planner", begin, n=3)
+    with_plan = [*begin, {"role": "assistant", "content": "Plan B."}]
+    reply = await ask("planner", [*with_plan, {"role": "user", "content": "Do it."}])
+    await ask("planner", [*with_plan, {"role": "user", "content": "Do it otherwise."}])
+    code = [{"role": "system", "content": "You write code."}, {"role": "user", "content": "f"}]
+    await ask("coder", code)
+    await ask("coder", code)
+    await ask("planner", [*begin, {"role": "assistant", "content": "Plan X."}, {"role": "user", "content": "Why?"}])
+    house.engine.context_length = 50
+    with pytest.raises(openai.BadRequestError):
+        await ask("planner", [{"role": "user", "content": "x" * 60}])
+    store, rollout = house.store, visit.rollout
+    await store.add_reward(Reward(rollout.id, visit.attempt.id, 0.25, "format", "rule", call_id=reply.id))
+    await store.add_reward(Reward(rollout.id, visit.attempt.id, 0.5, "style", "emit", agent="coder"))
+    await visit.end()
+    final = Reward(rollout.id, visit.attempt.id, 1.0, source="return")
+    await store.finish(visit.attempt.id, AttemptResult(Status.SUCCEEDED, 1.0, rewards=(final,)))
+    metrics = {"step": 0, "advantages": {rollout.id: 0.75}}
+    await store.put_step(StepRecord("run", 0, 1, (rollout.id,), metrics, Ledger().to_json()))
+    return visit
+
+
+async def view_of(visit: Visit) -> RolloutView:
+    store = visit.house.store
+    record = await store.get_run("run")
+    assert record is not None
+    run = await read_run(store, record)
+    return await read_rollout(store, run, next(one for one in run.rollouts if one.id == visit.rollout.id))
+
+
+def made_up(nodes: list[Node], calls: list[Call] | None = None, rewards: list[Reward] | None = None, task: Any = "a task") -> RolloutView:
+    """A rollout whose only attempt has these nodes."""
+    rollout = Rollout("r-train1-0-0", "r", task, Mode.TRAIN, 1, "train1-0", 0, 0, 1, Status.SUCCEEDED, "a", 1.0)
+    record = RunRecord("r", "r", "/runs/r", RunStatus.FINISHED, {}, 0.0)
+    attempt = Attempt("a", rollout.id, 1, "x", Status.SUCCEEDED, 0.0, 0.0, 1.0)
+    return RolloutView(RunView(record, ()), rollout, [AttemptTrace(attempt, tuple(calls or ()), tuple(nodes))], rewards or [])
+
+
+def node(number: int, parent: int | None, sampled: bool, call_index: int = 0, tokens: int = 3) -> Node:
+    logprobs = array("f", [-0.5]) * tokens if sampled else None
+    return Node(number, parent, sampled, array("i", range(tokens)), call_index, logprobs, version=1 if sampled else None)
+
+
+def chain(length: int, *, first: int = 0, parent: int | None = None) -> list[Node]:
+    """Turns in a row: given, sampled, given, ..."""
+    return [node(first + i, first + i - 1 if i else parent, i % 2 == 1, i // 2) for i in range(length)]
+
+
+# --------------------------------------------------------------------------- facts and lines
+
+
+async def test_a_branch_names_its_reason_where_it_branched_and_nowhere_else(build: Build) -> None:
+    visit = await play(await build())
+    view = await view_of(visit)
+    facts = node_facts(view, attempt_of(view), visit.house.template.decode)
+    said = {(one.text.rsplit("\n", 1)[-1] if one.node.sampled else one.text, one.node.sampled): one for one in facts}
+    by_text = {text: one.branch for (text, sampled), one in said.items() if sampled}
+    assert by_text == {
+        "Plan A.<|im_end|>": None, "Plan B.<|im_end|>": None, "Plan C.<|im_end|>": None, "Done.<|im_end|>": None, "Otherwise.<|im_end|>": None,
+        "def f(): ...<|im_end|>": None, "def g(): ...<|im_end|>": "forked", "What?<|im_end|>": None,
+    }  # fmt: skip
+    given = [(one.call.index, one.branch) for one in facts if one.call is not None and not one.node.sampled]
+    assert given == [(0, None), (1, None), (2, "forked"), (3, "new"), (5, "edited")]
+    assert [one.sample for one in facts if one.sample is not None] == [(1, 3), (2, 3), (3, 3)]
+    assert [one.call.agent for one in facts if one.call is not None and one.branch == "new"] == ["coder"]
+    assert [reward.name for one in facts for reward in one.rewards] == ["format"]
+
+
+async def test_a_template_that_rewrites_history_is_named_as_the_reason(build: Build) -> None:
+    house = await build(template=GlassTemplate(drops_reasoning=True), script=["<think>hm</think>Yes.", "<think>so</think>No."])
+    visit = await house.open()
+    reply = await visit.ask("First?")
+    said = reply.choices[0].message.content
+    await visit.ask([{"role": "user", "content": "First?"}, {"role": "assistant", "content": said}, {"role": "user", "content": "Then?"}])
+    view = await view_of(visit)
+    assert [one.branch for one in node_facts(view, attempt_of(view))] == [None, None, "template", None]
+
+
+def test_a_sample_without_tokens_still_shows_how_it_ended_and_its_reward() -> None:
+    empty = replace(call("a", 0, "root", 0, [0]), samples=(SampleRecord(0, FinishReason.CANCELLED, Message("assistant")),))
+    view = made_up([node(0, None, False)], [empty], [Reward("r-train1-0-0", "a", 0.5, "step", call_id=empty.id)])
+    out = io.StringIO()
+    Console(file=out, width=200, color_system=None).print(render_tree(view, attempt_of(view)))
+    assert "call 0  cancelled  reward step 0.500" in out.getvalue()
+
+
+async def test_every_node_is_one_line_however_narrow_the_terminal(build: Build) -> None:
+    visit = await play(await build())
+    view = await view_of(visit)
+    shown = render_tree(view, attempt_of(view), visit.house.template.decode)
+    for width in (60, 250):
+        out = io.StringIO()
+        Console(file=out, force_terminal=True, color_system=None, width=width, highlight=False).print(shown)
+        lines = out.getvalue().splitlines()
+        assert len(node_lines(out.getvalue())) == len(await visit.nodes()) == 13
+        assert all(cell_len(line) <= width for line in lines)
+        in_trees = [line for line in lines if line and line[0] in "│├└ "]
+        captions = [line for line in in_trees if re.search(r"branch \d of \d$", line)]
+        others = [line for line in lines if line.startswith("  call 6 refused")]
+        assert len(in_trees) == 13 + len(captions) + len(others), "nothing runs on into a second line"
+    text = "\n".join(node_lines(out.getvalue()))
+    for wanted in (
+        r"given +\d+ tokens  call 0  planner  <\|im_start\|>system↵You plan\.",
+        r"sampled +8 tokens  call 0  planner  sample 2 of 3  stop  weight \+0\.750  Plan B\.",
+        r"sampled +8 tokens  call 0  planner  sample 1 of 3  stop  masked: unused sample  Plan A\.",
+        r"sampled +6 tokens  call 1  planner  stop  weight \+0\.750  reward format 0\.250  Done\.",
+        r"given +\d+ tokens  call 2  planner  forked  ",
+        r"sampled +13 tokens  call 4  coder  forked  stop  ",
+        r"given +\d+ tokens  call 5  planner  edited  ",
+    ):
+        assert re.search(wanted, text), (wanted, text)
+    whole = out.getvalue()
+    assert "call 6 refused: " in whole and "reward style 0.500 (emit, agent coder)" in whole and "reward 1.000 (return)" in whole
+    assert "conversation (root)" in whole and "conversation (new)" in whole and "conversation (edited)" in whole
+
+
+def test_the_command_shows_the_tree_of_the_attempt_that_counts(recorded: Path) -> None:
+    shown = invoke("trace", "calc", "train1-0-0", "--output-dir", recorded).stdout
+    lines = node_lines(shown)
+    assert len(lines) == 9
+    assert lines[1].startswith("sampled    17 tokens  call 0  stop  weight +0.707  reward format 0.500  <calc>3+4</calc><|im_end|>")
+    assert lines[7].startswith("given      21 tokens  call 3  new  abandoned  A second") and lines[8].endswith(
+        "call 3  abandoned  stop  masked: abandoned  hm"
+    )
+    assert "attempt 2 failed" in invoke("trace", "calc", "train1-0-2", "--output-dir", recorded).stdout
+    first = invoke("trace", "calc", "train1-0-2", "--attempt", "1", "--output-dir", recorded).stdout
+    assert "attempt 1 failed" in first and "masked: retried" in first and "passed its deadline of 5 s" in first
+
+
+def test_sampled_and_given_lines_have_colours_of_their_own(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=160)
+    monkeypatch.setattr("rich.console.Console", lambda **_: drawn)
+    invoke("trace", "calc", "train1-0-1", "--output-dir", recorded)
+    assert isinstance(drawn.file, io.StringIO)
+    text = drawn.file.getvalue()
+    assert "\x1b[1;32msampled\x1b[0m" in text and "\x1b[32m  8<|im_end|>" in text
+    assert "\x1b[2mgiven  " in text and "\x1b[35m  weight -0.707" in text
+
+
+def test_no_control_character_of_a_text_reaches_the_terminal_or_the_picture(recorded: Path, tmp_path: Path) -> None:
+    shown = invoke("trace", "calc", "train1-0-0", "--output-dir", recorded).stdout
+    assert "\x1b" not in shown and "\x07" not in shown and r"\x1b[31mseven\x07" in shown
+    invoke("trace", "calc", "train1-0-0", "--out", tmp_path / "t.svg", "--output-dir", recorded)
+    assert r"\x1b[31mseven\x07" in (tmp_path / "t.svg").read_text()
+
+
+def test_json_has_a_line_for_each_node_and_agrees_with_the_whole_record(recorded: Path) -> None:
+    tree = json.loads(invoke("trace", "calc", "train1-0-0", "--json", "--output-dir", recorded).stdout)
+    whole = json.loads(invoke("show", "calc", "train1-0-0", "--json", "--output-dir", recorded).stdout)
+    (attempt,) = whole["attempts"]
+    assert (tree["run"], tree["attempt"]["number"], tree["reward"], tree["picture"]) == (RUN_ID, 1, 1.0, None)
+    assert [(n["id"], n["parent"], n["tokens"], n["text"]) for n in tree["nodes"]] == [
+        (n["id"], n["parent"], len(n["token_ids"]), n["text"]) for n in attempt["nodes"]
+    ]
+    assert [n["trained"] for n in tree["nodes"]] == [sum(w is not None for w in n.get("weights") or ()) for n in attempt["nodes"]]
+    assert [n["branch"] for n in tree["nodes"]] == [None] * 7 + ["new", None]
+    assert tree["nodes"][1]["rewards"][0]["name"] == "format" and [reward["name"] for reward in tree["rewards"]] == ["reward"]
+
+
+def test_what_cannot_be_shown_is_refused_in_one_line(recorded: Path, tmp_path: Path) -> None:
+    def refused(*arguments: str | Path) -> str:
+        text = invoke("trace", "calc", *arguments, "--output-dir", recorded, code=2).stderr
+        assert len(text.splitlines()) == 1
+        return text
+
+    assert "has no attempt 3; it has attempts 1 to 2" in refused("train1-0-2", "--attempt", "3")
+    assert "has no attempt 2; it has one attempt, 1" in refused("train1-0-0", "--attempt", "2")
+    assert "no rollout 'train1-0-9'" in refused("train1-0-9")
+    assert "tree.pdf: a picture is written as .svg or .png" in refused("train1-0-0", "--out", "tree.pdf")
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in refused("train1-0-0", "--out", tmp_path / "file" / "tree.svg")
+
+
+async def test_a_rollout_that_never_ran_has_no_tree(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'record.db'}")
+    await store.create_run(RunRecord("run", "run", str(tmp_path / "run"), RunStatus.RUNNING, {}, 0.0))
+    await store.enqueue([Rollout("run-train1-0-0", "run", {}, Mode.TRAIN, 1, "train1-0", 0, 0, 1)])
+    await store.close()
+    refused = await asyncio.to_thread(invoke, "trace", "run", "train1-0-0", "--output-dir", tmp_path, code=2)
+    assert "rollout run-train1-0-0 is queued: it has no attempt" in refused.stderr
+
+
+# --------------------------------------------------------------------------- the picture
+
+
+def texts(picture: Picture) -> list[str]:
+    return [shape.text for shape in picture.shapes if isinstance(shape, Words)]
+
+
+def svg_texts(svg: str) -> list[str]:
+    return ["".join(element.itertext()) for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
+async def test_the_picture_says_what_the_lines_say(build: Build) -> None:
+    visit = await play(await build())
+    view = await view_of(visit)
+    trace = attempt_of(view)
+    picture = draw_tree(view, trace, visit.house.template.decode)
+    svg = to_svg(picture)
+    said = svg_texts(svg)
+    assert said == texts(picture)
+    for wanted in (
+        "rollout train0-0-1: succeeded", "run run   train step 0, group 0", "attempt 1 of 1: succeeded   7 calls   73 tokens sampled   advantage +0.750",
+        "final reward 1.000", "reward style 0.500 (emit, coder)", "reward format 0.250", "sample 2 of 3", "forked", "new", "edited", "planner", "coder",
+        "sampled 8 tokens", "call 5", "weight +0.750", "not trained: unused sample", "stop v1", "sampled and trained", "sampled, not trained",
+        "an earlier prompt, or an earlier turn, once more", "the history came back changed",
+    ):  # fmt: skip
+        assert wanted in said, (wanted, said)
+    assert any(text.startswith("call 6 refused: ") for text in said)
+    assert any("Build a boat & <sell>" in text or "a boat & <sell> it." in text for text in said), (
+        "escaped in the file, whole in the picture"
+    )
+    kinds = [box.kind for box in boxes(node_facts(view, trace))]
+    assert (kinds.count(GIVEN), kinds.count(TRAINED), kinds.count(UNTRAINED)) == (5, 6, 2)
+    fills = {shape.fill for shape in picture.shapes if isinstance(shape, Rect) and shape.hover}
+    assert fills == {GIVEN.fill, TRAINED.fill, UNTRAINED.fill}
+    assert tree_json(view, trace)["nodes"][0]["text"] is None, "without a decoder there is no text"
+
+
+@pytest.mark.parametrize("name", ["tree.svg", "deep/tree.PNG"])
+def test_the_command_draws_a_file_and_names_it(recorded: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / name
+    assert invoke("trace", "calc", "train1-0-0", "--out", out, "--output-dir", recorded).stdout == f"wrote {out}\n"
+    data = out.read_bytes()
+    if name.endswith("svg"):
+        size = ET.fromstring(data).attrib
+        assert float(size["width"]) >= 760 and size["viewBox"] == f"0 0 {size['width']} {size['height']}"
+    else:
+        width, height = struct.unpack(">II", data[16:24])
+        assert data.startswith(b"\x89PNG") and width >= 2 * 760 and height > 500
+    tree = json.loads(invoke("trace", "calc", "train1-0-0", "--out", out, "--json", "--output-dir", recorded).stdout)
+    assert tree["picture"] == str(out)
+
+
+def test_without_matplotlib_a_png_says_what_to_install_and_an_svg_needs_nothing(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    arguments = ("trace", "calc", "train1-0-0", "--output-dir", recorded, "--out")
+    assert "pip install matplotlib (an SVG needs nothing" in invoke(*arguments, tmp_path / "t.png", code=2).stderr
+    assert not (tmp_path / "t.png").exists()
+    invoke(*arguments, tmp_path / "t.svg")
+
+
+def test_an_svg_is_drawn_without_loading_matplotlib_or_torch(recorded: Path, tmp_path: Path, agl: Agl) -> None:
+    ran = agl("trace", "calc", "train1-0-0", "--out", tmp_path / "t.svg", "--output-dir", recorded, env={"PYTHONPROFILEIMPORTTIME": "1"})
+    loaded = {line.rsplit("|", 1)[-1].strip() for line in ran.err.splitlines()}
+    assert ran.code == 0 and "agentlightning.show_tree" in loaded
+    assert not loaded & {"torch", "transformers", "matplotlib", "numpy"}
+
+
+def test_an_attempt_without_calls_is_a_picture_that_says_so() -> None:
+    view = made_up([])
+    assert "no call of it was recorded" in svg_texts(to_svg(draw_tree(view, attempt_of(view))))
+
+
+def test_a_failed_attempt_says_why_in_its_title(recorded: Path, tmp_path: Path) -> None:
+    invoke("trace", "calc", "train1-0-2", "--attempt", "1", "--out", tmp_path / "t.svg", "--output-dir", recorded)
+    said = svg_texts((tmp_path / "t.svg").read_text())
+    assert "rollout train1-0-2: failed: agent_error" in said and "attempt 1 of 2: failed   1 call   1 token sampled" in said
+    assert "timeout: passed its deadline of 5 s" in said and "agent_error: ValueError: no number in '?'" in said
+    assert "not trained: retried" in said
+
+
+def test_a_long_chain_is_folded_and_its_tokens_still_add_up() -> None:
+    calls = [call("a", i, "continued" if i else "root", 2 * i, [2 * i + 1]) for i in range(100)]
+    rewards = [Reward("r-train1-0-0", "a", 0.5, "step", call_id=calls[i].id) for i in range(100)]
+    view = made_up(chain(200), calls, rewards)
+    made = boxes(node_facts(view, attempt_of(view)))
+    assert [box.kind for box in made] == [GIVEN, UNTRAINED] * 2 + [FOLDED] + [GIVEN, UNTRAINED] * 2
+    fold = made[4]
+    assert (fold.head, fold.corner, fold.text) == ("... 192 nodes ...", "calls 2-97", ("96 given, 288 tokens", "96 sampled, 288 tokens"))
+    assert (fold.note, fold.badges) == (("0 trained, 288 not",), ("96 rewards, sum 48.000",))
+    assert [box.parent for box in made] == [None, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert len(boxes(node_facts(made_up(chain(9)), attempt_of(made_up(chain(9)))))) == 9, "a short one is drawn whole"
+
+
+def test_where_something_branches_nothing_is_folded_away() -> None:
+    """A branch in the middle of a long chain splits it; each part is folded on its own."""
+    nodes = [*chain(60), *chain(4, first=60, parent=29)]
+    view = made_up(nodes, [call("a", 0, "root", 0, [1])])
+    made = boxes(node_facts(view, attempt_of(view)))
+    below = [i for i in range(len(made)) if sum(other.parent == i for other in made) == 2]
+    assert len(below) == 1 and made[below[0]].corner.endswith("call 14")
+    assert sum(box.kind is FOLDED for box in made) == 2
+
+
+@pytest.mark.parametrize("shape", ["one", "ten", "chain", "fan", "conversations", "bushy"])
+def test_one_ten_and_two_hundred_nodes_make_a_readable_picture(shape: str) -> None:
+    """No wider than a dozen boxes, and (for the wide ones) not much higher than that: rows are begun anew."""
+    nodes = {
+        "one": chain(1),
+        "ten": chain(10),
+        "chain": chain(200),
+        "fan": [node(0, None, False), *(node(i, 0, True, i) for i in range(1, 200))],
+        "conversations": [one for i in range(100) for one in chain(2, first=2 * i)],
+        "bushy": [node(i, None if i == 0 else (i - 1) // 3, i % 2 == 1, i) for i in range(200)],
+    }[shape]
+    view = made_up(nodes)
+    picture = draw_tree(view, attempt_of(view))
+    assert 760 <= picture.width < 3600 and picture.height < 5200, (picture.width, picture.height)
+    ET.fromstring(to_svg(picture))
+
+
+def test_a_picture_too_large_for_a_png_is_made_smaller() -> None:
+    data = to_png(Picture(50_000, 400, [], ""))
+    assert struct.unpack(">II", data[16:24])[0] <= 30_000
+
+
+TEXT = st.text(st.characters(exclude_categories=[]), max_size=300)
+FACTS = st.builds(
+    lambda text, agent, name, value, branch, status: NodeFacts(
+        node(0, None, True, tokens=len(text) + 1),
+        text,
+        Call("c", "a", 0, "chat", "m", "main", status, "root", 0, (), {}, None, agent=agent),
+        branch,
+        (1, 2),
+        "cancelled",
+        Credit(None, "nothing in its group to compare it with"),
+        [Reward("r", "a", value, name)] * 9,
+    ),
+    TEXT, TEXT, TEXT, st.floats(), st.sampled_from([None, "tools_changed", "x" * 80]), st.sampled_from(CallStatus),
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@for_all(FACTS, TEXT)
+def test_any_text_stays_inside_its_box_and_the_file_stays_xml(facts: NodeFacts, task: str) -> None:
+    (box,) = boxes([facts])
+    for text in (*box.text, *box.note, box.label, f"{box.agent} {box.detail}"):
+        assert cell_len(text) <= CELLS, text
+    assert " ".join(box.note) == "not trained: nothing in its group to compare it with"
+    assert cell_len(box.head) * FONT + cell_len(box.corner) * SMALL < CELLS * FONT
+    calls = [Call("c", "a", 0, "chat", "m", "main", CallStatus.REFUSED, "refused", None, (), {}, None, error=task)]
+    view = made_up([facts.node], calls, list(facts.rewards), task)
+    picture = draw_tree(view, attempt_of(view), lambda ids: facts.text)
+    ET.fromstring(to_svg(picture).encode())
+    for shape in picture.shapes:
+        if isinstance(shape, Words) and shape.anchor == "start":
+            assert shape.x + cell_len(shape.text) * 0.602 * shape.size <= picture.width, shape
+        if isinstance(shape, Rect):
+            assert shape.area.x >= 0 and shape.area.x + shape.area.width <= picture.width
+
+
+def test_characters_that_the_font_lacks_do_not_stop_a_png(recwarn: pytest.WarningsRecorder) -> None:
+    view = made_up([node(0, None, True)], task="$x_{1$ \\frac{ 中文 😀")
+    data = to_png(draw_tree(view, attempt_of(view), lambda ids: "$\\alpha$ 中文 😀 \x00"))
+    assert data.startswith(b"\x89PNG") and not recwarn.list
+
+
+# --------------------------------------------------------------------------- the layout
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[Size]:
+    count = draw(st.integers(1, 40))
+    sizes: list[Size] = []
+    for i in range(count):
+        parent = draw(st.one_of(st.none(), st.integers(0, i - 1))) if i else None
+        label = draw(st.sampled_from([0.0, 0.0, 60.0, 400.0]))
+        sizes.append(Size(parent, draw(st.floats(10, 300)), draw(st.floats(10, 200)), label))
+    return sizes
+
+
+def apart(a: Area, b: Area) -> bool:
+    e = 1e-6
+    return a.x + a.width <= b.x + e or b.x + b.width <= a.x + e or a.y + a.height <= b.y + e or b.y + b.height <= a.y + e
+
+
+def middle(area: Area) -> float:
+    return area.x + area.width / 2
+
+
+@settings(max_examples=60)
+@for_all(trees(), st.floats(100, 3000))
+def test_nothing_in_a_layout_overlaps_and_no_line_crosses_a_box(sizes: list[Size], row_width: float) -> None:
+    layout = lay_out(sizes, row_width)
+    areas = [(i, place.box) for i, place in enumerate(layout.places)]
+    areas += [(i, place.label) for i, place in enumerate(layout.places) if place.label is not None]
+    for n, (_, one) in enumerate(areas):
+        assert one.x >= -1e-6 and one.y >= -1e-6, "inside"
+        assert one.x + one.width <= layout.width + 1e-6 and one.y + one.height <= layout.height + 1e-6
+        assert all(apart(one, other) for _, other in areas[:n])
+    for i, place in enumerate(layout.places):
+        for (x0, y0), (x1, y1) in zip(place.edge, place.edge[1:], strict=False):
+            assert abs(x0 - x1) < 1e-6 or abs(y0 - y1) < 1e-6, "lines are upright or level"
+            segment = Area(min(x0, x1), min(y0, y1), abs(x1 - x0), abs(y1 - y0))
+            for owner, area in areas:
+                assert apart(segment, area) or (owner == i and area is place.label)
+
+
+@settings(max_examples=60)
+@for_all(trees(), st.floats(100, 3000))
+def test_a_layout_is_tidy(sizes: list[Size], row_width: float) -> None:
+    """A child is below its parent and its line goes from the one to the other; siblings keep their order; a parent is over the middle of its first row."""
+    layout = lay_out(sizes, row_width)
+    for i, (size, place) in enumerate(zip(sizes, layout.places, strict=True)):
+        assert (place.box.width, place.box.height) == (size.width, size.height)
+        if size.parent is None:
+            assert place.edge == ()
+            continue
+        above = layout.places[size.parent].box
+        assert place.box.y > above.y + above.height
+        assert place.edge[0] == pytest.approx((middle(above), above.y + above.height))
+        assert place.edge[-1] == pytest.approx((middle(place.box), place.box.y))
+        siblings = [layout.places[j].box for j, other in enumerate(sizes) if other.parent == size.parent and j < i]
+        assert all(one.y < place.box.y or one.x < place.box.x for one in siblings)
+    for i in range(len(sizes)):
+        first = [layout.places[j].box for j, size in enumerate(sizes) if size.parent == i]
+        row = [box for box in first if box.y == first[0].y]
+        if row:
+            assert middle(layout.places[i].box) == pytest.approx((middle(row[0]) + middle(row[-1])) / 2)
+
+
+def test_a_layout_of_any_depth_needs_no_recursion() -> None:
+    sizes = [Size(i - 2 if i > 1 else i - 1 if i else None, 50, 20) for i in range(6000)]
+    assert isinstance(lay_out(sizes, 1000), Layout)
+
+
+def test_a_box_is_as_high_as_what_it_says() -> None:
+    small = Box(None, GIVEN, "given 1 token", "call 0", "", "", (), (), (), "", "")
+    large = Box(None, TRAINED, "sampled 1 token", "call 0", "a", "stop", ("x", "y", "z"), ("weight",), ("reward 1.000",) * 9, "", "")
+    assert small.height < 35 and large.height > 120
+
+
+def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\.svg or \.png"):
+        write_picture(Picture(1, 1, [], ""), tmp_path / "x.jpg")
+
+
+# --------------------------------------------------------------------------- the process' own last trace
+
+
+@pytest.fixture
+def nothing_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentlightning.tracing.last._finished", [])
+
+
+def finished(recorded: Path, rollout: str, ended_at: float, attempt: str | None = "a") -> None:
+    from agentlightning.tracing.last import note_finished
+
+    done = Rollout(f"{RUN_ID}-{rollout}", RUN_ID, {}, Mode.TRAIN, 1, "g", 0, 0, 1, Status.SUCCEEDED, attempt, ended_at=ended_at)
+    note_finished(f"sqlite:///{recorded / 'record.db'}", done)
+
+
+@pytest.mark.usefixtures("nothing_yet")
+def test_where_nothing_has_ended_there_is_no_last_trace() -> None:
+    from agentlightning.tracing import last_trace
+
+    with pytest.raises(ConfigError, match="no rollout has ended in this process; .* agl trace RUN ROLLOUT"):
+        last_trace()
+
+
+@pytest.mark.usefixtures("nothing_yet")
+async def test_the_last_trace_is_drawn_as_the_command_draws_it(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where an event loop is running, as in a notebook."""
+    from agentlightning import tracing as tracer
+
+    finished(recorded, "train1-0-0", 5.0)
+    finished(recorded, "train1-0-1", 4.0)
+    finished(recorded, "train1-0-2", 6.0, attempt=None)
+    trace = tracer.last_trace()
+    assert (trace.rollout_id, trace.attempt) == (f"{RUN_ID}-train1-0-0", 1), "the one that ended last and ran"
+    monkeypatch.chdir(tmp_path)
+    assert trace.visualize("tree_graph") == (Path("tree_graph.svg"), Path("tree_graph.png"))
+    await asyncio.to_thread(invoke, "trace", "calc", "train1-0-0", "--out", "command.svg", "--output-dir", recorded)
+    assert (tmp_path / "tree_graph.svg").read_text() == (tmp_path / "command.svg").read_text()
+    assert (tmp_path / "tree_graph.png").read_bytes().startswith(b"\x89PNG")
+    assert trace.visualize(tmp_path / "only.svg") == (tmp_path / "only.svg",)
+
+
+@pytest.mark.usefixtures("nothing_yet")
+def test_without_matplotlib_the_last_trace_is_an_svg_and_a_warning(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from agentlightning.tracing import last_trace
+
+    finished(recorded, "train1-0-0", 5.0)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert last_trace().visualize(tmp_path / "tree_graph") == (tmp_path / "tree_graph.svg",)
+    assert "tree_graph.png is not: a PNG needs matplotlib: pip install matplotlib" in caplog.text
+    with pytest.raises(MissingExtra):
+        last_trace().visualize(tmp_path / "tree.png")
+
+
+def test_a_failure_with_control_characters_is_shown_harmless() -> None:
+    view = made_up(chain(2))
+    failure = Failure(Reason.AGENT_ERROR, "boom \x1b[2J\nsecond line")
+    attempt = Attempt("a", "r-train1-0-0", 1, "x", Status.FAILED, 0.0, 0.0, 1.0, failure)
+    view = RolloutView(view.run, view.rollout, [AttemptTrace(attempt, (), view.attempts[0].nodes)], ())
+    out = io.StringIO()
+    Console(file=out, width=100, color_system=None).print(render_tree(view, view.attempts[0]))
+    assert "\x1b" not in out.getvalue() and r"boom \x1b[2J" in out.getvalue()
+    assert r"agent_error: boom \x1b[2J↵second line" in svg_texts(to_svg(draw_tree(view, view.attempts[0])))
