@@ -102,7 +102,7 @@ class LitAgent:
     def __init__(self, *, trained_agents: str | None = None) -> None:
         if trained_agents is not None:
             raise ConfigError(
-                f"LitAgent(trained_agents={trained_agents!r}) has no part behind it in this version: leave it out, every call is trained"
+                f"LitAgent(trained_agents={trained_agents!r}) has no part behind it in this version: set it for the run, Trainer(trained_agents=...)"
             )
 
 
@@ -289,7 +289,9 @@ def _make_class_agent(agent: LitAgent, name: str) -> Agent:
         if hasattr(agent, hook):
             raise ConfigError(f"agent {name!r} defines {hook}, which this version never calls: move what it does into the rollout method")
     if getattr(agent, "trained_agents", None) is not None:
-        raise ConfigError(f"agent {name!r} sets trained_agents, which has no part behind it in this version: every call is trained")
+        raise ConfigError(
+            f"agent {name!r} sets trained_agents, which has no part behind it in this version: set it for the run, Trainer(trained_agents=...)"
+        )
     found: dict[str, Method] = {}
     for method in _METHODS:
         function = getattr(agent, f"{method}_async", None) or getattr(agent, method, None)

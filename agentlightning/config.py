@@ -6,6 +6,7 @@ keyword arguments; `resolve` (config_sources.py) lays them over one another and 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,6 +37,14 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
+def _regular(pattern: str | None) -> str | None:
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+    return pattern
+
+
 class ModelConfig(Settings):
     """The model that samples and is trained."""
 
@@ -46,7 +55,9 @@ class ModelConfig(Settings):
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, ... `auto`: the first CUDA device, else CPU."""
     tool_format: str | None = None
-    """How tool calls are written: `hermes`, `llama3_json` or `text`. None: chosen by probing the chat template."""
+    """How tool calls are written, e.g. `hermes`, `llama3_json`, `mistral`, `harmony` or `text` (docs/templates.md has them all). None: chosen by probing the chat template."""
+    keep_reasoning: bool = False
+    """Where the chat template drops earlier reasoning: keep earlier turns as they were sampled all the same. Else each such turn begins a branch."""
 
 
 class SamplingConfig(Settings):
@@ -150,6 +161,17 @@ class RunnerConfig(Settings):
     """Score failures of these reasons instead of masking them, e.g. `{"agent_error": -1.0}`."""
 
 
+class AgentRule(Settings):
+    """How to recognise an agent of a program by what it asks: every condition that is given has to hold."""
+
+    system: str | None = None
+    """A regular expression that its system prompt contains."""
+    tools: tuple[str, ...] | None = None
+    """Names of tools that are all among those it offers."""
+
+    _compiles = field_validator("system")(_regular)
+
+
 class GatewayConfig(Settings):
     """The endpoint agents talk to."""
 
@@ -159,10 +181,14 @@ class GatewayConfig(Settings):
     """0: a free one."""
     orphan_grace: float = Field(default=30.0, ge=0)
     """Seconds a call whose connection closed goes on sampling, waiting to be reclaimed by a retry."""
+    heartbeat: float = Field(default=10.0, gt=0)
+    """Seconds without a byte after which a waiting client is sent one that means nothing: a space before JSON, a comment between events."""
     max_body_mb: float = Field(default=32.0, gt=0)
     """Requests larger than this are refused."""
     drain: float = Field(default=10.0, ge=0)
     """Seconds that open calls get at shutdown."""
+    agents: dict[str, AgentRule] = Field(default_factory=dict[str, AgentRule])
+    """Names for a program's agents, each with a rule: `planner = {system = "^You plan", tools = ["search"]}`. The first rule that holds names the call."""
 
 
 class StoreConfig(Settings):
@@ -191,6 +217,13 @@ class RunConfig(Settings):
     name: str = "run"
     """What the run is called in lists; its id is the name with the time and a random suffix. At most 100 characters, no slashes."""
 
+    _compiles = field_validator("trained_agents")(_regular)
+
+    @property
+    def record_url(self) -> str:
+        """Where the record is."""
+        return self.store.url or f"sqlite:///{self.output_dir.expanduser().resolve() / 'record.db'}"
+
     @field_validator("name")
     @classmethod
     def _names_a_folder(cls, name: str) -> str:
@@ -216,6 +249,8 @@ class RunConfig(Settings):
     """Fixed threads, one call at a time, no shared prefixes: a resumed run equals an uninterrupted one bit for bit. Slow."""
     threads: int | None = Field(default=None, ge=1)
     """Torch's threads. None: as many as cores."""
+    trained_agents: str | None = None
+    """A regular expression: only calls of agents whose whole name it matches are trained, those of the others are masked as `other_agent`. None: all."""
     quorum: float = Field(default=1.0, gt=0, le=1)
     """The share of a group that has to finish before `group_deadline` lets it go on without the rest."""
     group_deadline: float = Field(default=900.0, gt=0)

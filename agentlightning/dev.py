@@ -6,10 +6,11 @@ where none was, it says how to look for it.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Literal, cast
 
 from agentlightning.metrics.state import plural
 from agentlightning.runners.check import PLACEHOLDER
@@ -81,12 +82,27 @@ class AttemptLine:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentLine:
+    """One agent of the program, as the endpoint tells it from others. ``how`` it got its name: ``learned`` is from its system prompt and tools alone."""
+
+    name: str
+    how: str
+    calls: int
+    rollouts: int
+    system: str
+    tools: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DevReport:
     """The whole report. ``trainable`` is False when a finding blocks. ``str(report)`` is the text; rich renders it in colour."""
 
     agent: str
     attempts: tuple[AttemptLine, ...]
     findings: tuple[Finding, ...]
+    agents: tuple[AgentLine, ...] = ()
+    template: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """What is known of the model's chat template: see `templates.describe`."""
 
     @property
     def trainable(self) -> bool:
@@ -106,8 +122,19 @@ class DevReport:
     def _lines(self) -> Iterable[tuple[str, str]]:
         """Lines with their style, top to bottom."""
         yield "bold", self.agent
+        chosen = cast("Mapping[str, Json]", self.template.get("chosen") or {})
+        if chosen:
+            yield (
+                "",
+                f"Tool calls are read as {chosen['name']} ({'sure' if chosen['sure'] else 'a guess'}: {printable(str(chosen['why']))}); another: model.tool_format",
+            )
         for attempt in self.attempts:
             yield from _attempt_lines(attempt)
+        if len(self.agents) > 1:
+            yield "", ""
+            yield "bold", f"{len(self.agents)} agents make calls (trained_agents chooses which are trained):"
+            for agent in self.agents:
+                yield from _agent_lines(agent)
         yield "", ""
         counts = Counter(finding.level for finding in self.findings)
         if not counts["blocks"]:
@@ -136,6 +163,13 @@ def _attempt_lines(attempt: AttemptLine) -> Iterable[tuple[str, str]]:
         yield "dim", f"  | {_short(line)}"
 
 
+def _agent_lines(agent: AgentLine) -> Iterable[tuple[str, str]]:
+    tools = f", tools {', '.join(agent.tools)}" if agent.tools else ""
+    yield "", f"  {agent.name} (by {agent.how}): {plural(agent.calls, 'call')} in {plural(agent.rollouts, 'rollout')}{printable(tools)}"
+    if agent.system:
+        yield "dim", f"      {_short(' '.join(agent.system.split()))}"
+
+
 _STYLES: Mapping[Level, str] = {"blocks": "bold red", "warns": "bold yellow", "notes": "bold"}
 
 
@@ -154,7 +188,13 @@ def _finding_lines(number: int, finding: Finding, total: int) -> Iterable[tuple[
 
 
 def dev_report(
-    reports: Sequence[AttemptReport], traces: Sequence[Trace], agent: AgentSpec, config: RunConfig, *, probe: AgentProbe | None = None
+    reports: Sequence[AttemptReport],
+    traces: Sequence[Trace],
+    agent: AgentSpec,
+    config: RunConfig,
+    *,
+    probe: AgentProbe | None = None,
+    template: Mapping[str, Json] | None = None,
 ) -> DevReport:
     """The report on rollouts that ran: ``reports`` from the runner, ``traces`` from the record, and ``probe``, what was known of the agent before."""
     calls = {attempt.attempt.id: attempt.calls for trace in traces for attempt in trace.attempts}
@@ -163,17 +203,38 @@ def dev_report(
     return DevReport(
         agent=f"Agent {given}{isolation}, {plural(len(reports), 'rollout')}, up to {config.sampling.max_tokens} tokens a sample",
         attempts=tuple(_attempt_line(report, calls.get(report.attempt.id, ())) for report in reports),
-        findings=tuple(find(reports, calls, probe)),
+        findings=tuple(find(reports, calls, probe, config.trained_agents)),
+        agents=tuple(_agents(reports, calls)),
+        template=template or {},
     )
 
 
-def find(reports: Sequence[AttemptReport], calls: Mapping[str, Sequence[Call]], probe: AgentProbe | None = None) -> list[Finding]:
+def _agents(reports: Sequence[AttemptReport], calls: Mapping[str, Sequence[Call]]) -> Iterable[AgentLine]:
+    """The agents in the order of their first calls."""
+    named: dict[str, list[Call]] = {}
+    for report in reports:
+        for call in calls.get(report.attempt.id, ()):
+            named.setdefault(call.agent or "", []).append(call)
+    for name, theirs in named.items():
+        seen = next((report.usage.agents[name] for report in reports if name in report.usage.agents), None)
+        if seen is not None:
+            yield AgentLine(name, seen.how, len(theirs), len({call.attempt_id for call in theirs}), seen.system, seen.tools)
+
+
+def find(
+    reports: Sequence[AttemptReport],
+    calls: Mapping[str, Sequence[Call]],
+    probe: AgentProbe | None = None,
+    trained_agents: str | None = None,
+) -> list[Finding]:
     """All findings, what blocks first. ``calls`` are each attempt's, by attempt id."""
     findings: list[Finding] = []
     for rule in (_unreached, _unserved, _refused, _failed, _unrewarded, _incomplete, _left):
         findings += rule(_Facts(reports, calls, probe))
     for rule in (_constant, _never_continued, _cut, _overruled, _late):
         findings += rule(_Facts(reports, calls, probe))
+    findings += _untrained(_Facts(reports, calls, probe), trained_agents)
+    findings += _nameless(_Facts(reports, calls, probe))
     order: list[Level] = ["blocks", "warns", "notes"]
     return sorted(findings, key=lambda finding: order.index(finding.level))
 
@@ -416,6 +477,27 @@ def _overruled(facts: _Facts) -> list[Finding]:
     said = "; ".join(f"{text} ({plural(count, 'call')})" for text, count in changed.most_common())
     remedy = "nothing, as a rule; set sampling.owner='agent' to let the agent's request win"
     return [Finding("notes", "The run's sampling settings hold, not the agent's", said, remedy)]
+
+
+def _untrained(facts: _Facts, trained_agents: str | None) -> list[Finding]:
+    """The user chose agents to train, and none of the calls is theirs."""
+    names = list(dict.fromkeys(call.agent or "" for report in facts.reports for call in facts.complete(report)))
+    if trained_agents is None or not names or any(re.fullmatch(trained_agents, name) for name in names):
+        return []
+    cause = f"calls came from {', '.join(names)}"
+    return [Finding("blocks", f"No agent is called what trained_agents={trained_agents!r} says", cause, "set it to one of these names")]
+
+
+def _nameless(facts: _Facts) -> list[Finding]:
+    """Agents that are told apart by their prompts alone, and whose prompts never come twice: a clock or a task in the system prompt."""
+    by_attempt = [
+        {name for name, seen in report.usage.agents.items() if seen.how == "learned"} for report in facts.reports if report.usage.agents
+    ]
+    if len(by_attempt) < 2 or not all(by_attempt) or set[str].intersection(*by_attempt):
+        return []
+    cause = "the system prompt or the tools differ in every rollout (a clock, or the task, stands in them), so that no agent is met twice"
+    remedy = "nothing, unless trained_agents or rewards for single agents are used: then name agents in gateway.agents, e.g. {system = 'You plan'}"
+    return [Finding("notes", "Agents have no lasting names", cause, remedy)]
 
 
 def _late(facts: _Facts) -> list[Finding]:

@@ -37,6 +37,8 @@ logger = logging.getLogger("agentlightning")
 _MAY_DIFFER = {"max_time", "steps", "epochs", "stop_at", "runner", "gateway", "checkpoint", "output_dir", "store", "evaluation"}
 """Settings that a resumed run may change: none of them alters what an already recorded step would have been."""
 
+_NAMES_AGENTS = "gateway.agents"
+"""What of those it may not change after all: it says whose tokens are trained."""
 
 NOTHING_YET = -1
 """No step: what an earlier process left queued waits until its step is made."""
@@ -72,7 +74,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
     config = plan.config
     output = make_folder(config.output_dir)
     async with AsyncExitStack() as closing:
-        store = open_store(config.store.url or f"sqlite:///{output / 'record.db'}", durability=config.store.durability)
+        store = open_store(config.record_url, durability=config.store.durability)
         closing.push_async_callback(store.close)
         description = {**describe_run(plan.resolved, plan.agent.file), "mode": str(plan.mode)}
         record, resumed = await _record(plan, store, output, description)
@@ -87,7 +89,12 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
         probe = await check_agent(plan.agent, config.runner.isolation)
         progress.phase("loading the model")
         model = await asyncio.to_thread(load_model, config.model)
-        template = load_template(model.tokenizer, tool_format=config.model.tool_format, stop_token_ids=model.stop_token_ids)
+        template = load_template(
+            model.tokenizer,
+            tool_format=config.model.tool_format,
+            stop_token_ids=model.stop_token_ids,
+            keep_reasoning=config.model.keep_reasoning,
+        )
         engine = LocalEngine(
             model.model, model.tokenizer, config.engine, context_length=model.context_length, deterministic=config.deterministic
         )
@@ -204,10 +211,9 @@ def _by_key(description: Mapping[str, Json]) -> dict[str, Json]:
             found[keys] = value
 
     for key, value in description["config"].items():
-        if key not in _MAY_DIFFER:
-            put(value, key)
+        put(value, key)
     put(description.get("algorithm"), "algorithm")
-    return found
+    return {key: value for key, value in found.items() if key.partition(".")[0] not in _MAY_DIFFER or key.startswith(_NAMES_AGENTS)}
 
 
 def make_folder(path: Path) -> Path:

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from agentlightning.config import RunConfig
 from agentlightning.ledger import Ledger
 from agentlightning.result import Evaluation, evaluate
+from agentlightning.tracing.last import note_finished
 from agentlightning.types import Attempt, Call, Json, Mode, Node, Rollout, RunRecord, RunStatus, StepRecord
 
 if TYPE_CHECKING:
@@ -191,6 +192,7 @@ class Run:
             for rollout in await self.store.wait(list(pending), timeout=0.5):
                 done[rollout.id] = rollout
                 pending.discard(rollout.id)
+                note_finished(self.config.record_url, rollout)
                 self.progress.rollout_done(rollout)
             self.pool.raise_if_dead()
             self._check_stop()
@@ -219,11 +221,19 @@ class Run:
 
     async def start_learning(self, loss: LossConfig, total_steps: int) -> None:
         """Makes the learner over the engine's own weights and, on a resume, loads its state from the latest checkpoint."""
+        from agentlightning.engines.grammar import Grammars
         from agentlightning.learning.learner import Learner
 
         def make() -> Learner:
+            vocabulary = cast("int", cast("Any", self.model.model).get_input_embeddings().weight.shape[0])
             return Learner(
-                self.model.model, self.config.learner, loss, seed=self.config.seed, total_steps=total_steps, threads=self.config.threads
+                self.model.model,
+                self.config.learner,
+                loss,
+                seed=self.config.seed,
+                total_steps=total_steps,
+                threads=self.config.threads,
+                grammars=Grammars(self.model.tokenizer, vocabulary),
             )
 
         self.learner = await self.engine.run_exclusive(make)

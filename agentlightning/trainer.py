@@ -177,13 +177,14 @@ class Trainer:
 
     async def _dev(self, agent: Any, tasks: Sequence[Json] | None, n: int) -> DevReport:
         from agentlightning.dev import dev_report
+        from agentlightning.templates import describe
 
         plan = self._plan(agent, tasks, [], mode=Mode.DEV)
         async with open_run(plan) as run, _stop_on_ctrl_c(run):
             groups = await run.sample(Mode.DEV, 0, run.take_tasks(n), 1)
             await run.end(RunStatus.FINISHED)
             traces = [trace for group in groups for trace in group.traces]
-            return dev_report(run.reports, traces, plan.agent, run.config, probe=run.pool.probe)
+            return dev_report(run.reports, traces, plan.agent, run.config, probe=run.pool.probe, template=describe(run.template))
 
     def _plan(
         self,

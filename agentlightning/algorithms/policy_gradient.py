@@ -6,6 +6,7 @@ what a line asks of the machine is one call on the Run.
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from abc import abstractmethod
@@ -93,9 +94,14 @@ class PolicyGradient(Algorithm):
         clock = _Clock()
         groups = await self.sample(run, step)
         clock.mark("sampling")
-        credited = self.credit(groups)
+        chosen = run.config.trained_agents
+        credited = self.credit(groups, chosen)
         if credited.succeeded == 0:
             raise RunFailed(_all_failed(step, groups))
+        if chosen is not None and not any(re.fullmatch(chosen, name) for name in _agents(groups)):
+            raise RunFailed(
+                f"step {step}: no call is of an agent that trained_agents={chosen!r} names; calls came from {', '.join(_agents(groups))}"
+            )
         stats = await run.learn(credited.batch)
         clock.mark("training")
         ledger = self.account(run, groups, credited, stats, clock.seconds)
@@ -111,8 +117,9 @@ class PolicyGradient(Algorithm):
             groups += await run.sample(Mode.TRAIN, step, tasks, self.rollouts_per_task(), first_group=len(groups))
         return groups
 
-    def credit(self, groups: Sequence[Group]) -> Credited:
-        """Turns finished groups into a batch. A group's failures are masked and its advantages come from the others alone (invariant 4)."""
+    def credit(self, groups: Sequence[Group], trained_agents: str | None = None) -> Credited:
+        """Turns finished groups into a batch. A group's failures are masked and its advantages come from the others alone (invariant 4).
+        ``trained_agents``: see `assign`."""
         credited = Credited()
         unit = 0
         for group in groups:
@@ -131,7 +138,15 @@ class PolicyGradient(Algorithm):
                 for number, attempt in enumerate(trace.attempts):
                     last = number == len(trace.attempts) - 1
                     advantage = by_rollout.get(trace.rollout.id) if last else None
-                    tree = assign(trace.rollout.id, attempt.nodes, attempt.calls, advantage, unit=unit, mask=reason if last else RETRIED)
+                    tree = assign(
+                        trace.rollout.id,
+                        attempt.nodes,
+                        attempt.calls,
+                        advantage,
+                        unit=unit,
+                        mask=reason if last else RETRIED,
+                        trained_agents=trained_agents,
+                    )
                     credited.add(tree)
                     if tree.trained:
                         trees.append(tree)
@@ -249,6 +264,11 @@ def _why_masked(trace: Trace, kind: str) -> str:
 
 def _failure_key(failure: Failure | None, status: str) -> str:
     return f"failed: {failure.reason}" if failure is not None else status
+
+
+def _agents(groups: Sequence[Group]) -> list[str]:
+    """The names of the agents that made calls."""
+    return sorted({call.agent or "" for group in groups for trace in group.traces for attempt in trace.attempts for call in attempt.calls})
 
 
 def _all_failed(step: int, groups: Sequence[Group]) -> str:

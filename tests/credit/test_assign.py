@@ -114,3 +114,13 @@ def test_credit_belongs_to_the_rollout_however_it_is_cut_into_rows(cuts: list[in
     cut = assign("r", nodes, calls, advantage, unit=0)
     flat = [w for n in cut.tree.nodes if n.weights for w in n.weights]
     assert flat == [w for n in whole.tree.nodes if n.weights for w in n.weights]
+
+
+def test_only_the_chosen_agents_samples_are_trained_and_the_others_are_counted():
+    calls = [replace(TWO_CALLS[0], agent="planner"), replace(TWO_CALLS[1], agent="planner 2")]
+    credited = assign("r", TWO_TURNS, calls, 1.0, unit=0, trained_agents="planner")
+    assert (credited.sampled, credited.trained, credited.masked) == (6, 4, {"other_agent": 2})
+    both = assign("r", TWO_TURNS, calls, 1.0, unit=0, trained_agents="planner.*")
+    assert (both.trained, both.masked) == (6, {})
+    nobody = assign("r", TWO_TURNS, TWO_CALLS, 1.0, unit=0, trained_agents="planner")
+    assert (nobody.trained, nobody.masked) == (0, {"other_agent": 6})

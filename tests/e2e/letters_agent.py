@@ -67,6 +67,13 @@ def two_turns(task: dict[str, str], llm: Any) -> float:
 # --------------------------------------------------------------------------- agents that fail
 
 
+def two_agents(task: dict[str, str], llm: Any) -> float:
+    """A program of two agents: one answers, the other is only listened to."""
+    reward = graded(task, llm)
+    ask(llm, task["letter"], extra_headers={"X-Agent-Name": "listener"})
+    return reward
+
+
 def raises(task: dict[str, str], llm: Any) -> float:
     ask(llm, task["letter"])
     raise ValueError("the database is on fire")

@@ -78,8 +78,8 @@ def test_what_is_trained_is_exactly_what_was_sampled(letters: Path, tmp_path: Pa
     batches: list[Any] = []
     credit = PolicyGradient.credit
 
-    def spy(self: PolicyGradient, groups: Any) -> Any:
-        credited = credit(self, groups)
+    def spy(self: PolicyGradient, groups: Any, trained_agents: str | None) -> Any:
+        credited = credit(self, groups, trained_agents)
         batches.append((groups, credited))
         return credited
 
@@ -122,6 +122,19 @@ def test_a_failure_is_scored_only_where_the_user_asks(letters: Path, tmp_path: P
         n_runners=None,
     )
     assert sorted(result.history[0]["rewards"])[:16] == [-1.0] * 16
+
+
+def test_only_the_chosen_agents_are_trained_and_the_ledger_says_so(letters: Path, tmp_path: Path):
+    result = train(letters, tmp_path, letters_agent.two_agents, steps=1, trained_agents="agent-.*")
+    ledger = result.ledger.check()
+    record = asyncio.run(_record(tmp_path, result.run_id))
+    listener, learned = sorted({call.agent for call in record["calls"]}, reverse=True)
+    assert listener == "listener" and learned.startswith("agent-")
+    assert ledger.masked["other_agent"] > 0 and ledger.trained > 0
+    with pytest.raises(
+        RunFailed, match=r"no call is of an agent that trained_agents='writer' names; calls came from agent-[0-9a-f]{6}, listener"
+    ):
+        train(letters, tmp_path, letters_agent.two_agents, steps=1, trained_agents="writer")
 
 
 def test_a_run_whose_rollouts_all_fail_stops_with_the_cause_in_words(letters: Path, tmp_path: Path):
@@ -270,9 +283,12 @@ async def _record(out: Path, run_id: str | None = None) -> dict[str, Any]:
         run_id = run_id or (await store.runs())[0].id
         rollouts = await store.rollouts(run_id, mode=Mode.TRAIN)
         nodes: dict[str, list[Any]] = {}
+        calls: list[Any] = []
         for rollout in rollouts:
-            nodes[rollout.id] = [n for a in await store.attempts(rollout.id) for n in await store.nodes(a.id)]
-        return {"steps": await store.steps(run_id), "rollouts": rollouts, "nodes": nodes}
+            attempts = await store.attempts(rollout.id)
+            nodes[rollout.id] = [n for a in attempts for n in await store.nodes(a.id)]
+            calls += [c for a in attempts for c in await store.calls(a.id)]
+        return {"steps": await store.steps(run_id), "rollouts": rollouts, "nodes": nodes, "calls": calls}
     finally:
         await store.close()
 
