@@ -165,7 +165,8 @@ def _attempt_lines(attempt: AttemptLine) -> Iterable[tuple[str, str]]:
 
 def _agent_lines(agent: AgentLine) -> Iterable[tuple[str, str]]:
     tools = f", tools {', '.join(agent.tools)}" if agent.tools else ""
-    yield "", f"  {agent.name} (by {agent.how}): {plural(agent.calls, 'call')} in {plural(agent.rollouts, 'rollout')}{printable(tools)}"
+    how = "its prompt and tools" if agent.how == "learned" else f"its {agent.how}" if agent.how != "rule" else "a rule"
+    yield "", f"  {agent.name} (known by {how}): {plural(agent.calls, 'call')} in {plural(agent.rollouts, 'rollout')}{printable(tools)}"
     if agent.system:
         yield "dim", f"      {_short(' '.join(agent.system.split()))}"
 
@@ -431,7 +432,12 @@ def _never_continued(facts: _Facts) -> list[Finding]:
     reports: list[AttemptReport] = []
     branches: Counter[str] = Counter()
     for report in facts.reports:
-        later = [call.branch for call in facts.complete(report)[1:]]
+        met: set[str | None] = set()
+        later: list[str] = []
+        for call in facts.complete(report):
+            if call.agent in met:  # an agent's own first call continues nothing, whoever called before
+                later.append(call.branch)
+            met.add(call.agent)
         if later and all(branch in _NEVER_CONTINUED for branch in later):
             reports.append(report)
             branches.update(later)

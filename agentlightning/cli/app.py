@@ -157,7 +157,7 @@ def dev(
     agent: AGENT,
     model: MODEL = None,
     tasks: Annotated[Path | None, typer.Option(help="Tasks, one JSON value a line.", show_default=False)] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Rollouts to run.")] = 2,
+    n: Annotated[int, typer.Option("-n", min=1, help="Rollouts to run.")] = 3,
     config: CONFIG = None,
     set_: SET = None,
     name: NAME = None,

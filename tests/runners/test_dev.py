@@ -12,6 +12,7 @@ from agentlightning.agent import as_agent
 from agentlightning.config import RunConfig
 from agentlightning.dev import dev_report, find
 from agentlightning.gateway import AttemptUsage
+from agentlightning.gateway.usage import SeenAgent
 from agentlightning.runners import AttemptReport, check_agent
 from agentlightning.runners.check import AgentProbe
 from agentlightning.types import (
@@ -294,3 +295,41 @@ def test_nothing_that_an_agent_says_can_change_the_terminal_or_flood_it() -> Non
     report = DevReport("a", (line,), (Finding("blocks", "t", "oh \x1b[2J", "mend it", detail="two\n\x1b[31mlines"),))
     assert "\x1b" not in str(report)
     assert max(map(len, str(report).splitlines())) <= WIDTH + 10
+
+
+# --------------------------------------------------------------------------- several agents
+
+
+def seen(how, system="You plan.", tools=()):
+    return SeenAgent(how, system, tools)
+
+
+def test_the_agents_of_a_program_are_listed_with_how_they_are_known() -> None:
+    first = report(agents={"planner": seen("path"), "agent-0a1b2c": seen("learned", "You check\nplans.", ("search",))})
+    second = report(2, agents={"planner": seen("path")})
+    calls = (call(agent="planner"), call(1, "new", agent="agent-0a1b2c"), call(2, "new", agent="planner"))
+    traces = [SimpleNamespace(attempts=[SimpleNamespace(attempt=item.attempt, calls=calls)]) for item in (first, second)]
+    whole = dev_report(
+        [first, second], traces, as_agent(agents.plain), RunConfig(), template={"chosen": {"name": "hermes", "sure": False, "why": "x"}}
+    )
+    text = str(whole)
+    assert "2 agents make calls" in text
+    assert "  planner (known by its path): 4 calls in 1 rollout\n      You plan." in text
+    assert "  agent-0a1b2c (known by its prompt and tools): 2 calls in 1 rollout, tools search\n      You check plans." in text
+    assert "Tool calls are read as hermes (a guess: x)" in text
+
+
+def test_a_choice_of_agents_that_no_call_is_of_blocks() -> None:
+    item = report()
+    made = calls_of((item, [call(agent="writer"), call(1, "new", agent="critic")]))
+    (finding,) = find([item], made, trained_agents="planner")
+    assert (finding.level, finding.cause) == ("blocks", "calls came from writer, critic") and "trained_agents='planner'" in finding.title
+    assert find([item], made, trained_agents="wri.*") == []
+
+
+def test_agents_whose_prompts_never_come_twice_are_a_note() -> None:
+    items = [report(n, agents={f"agent-00000{n}": seen("learned")}) for n in (1, 2)]
+    assert titles(find(items, {}), "notes") == ["Agents have no lasting names"]
+    same = [report(n, agents={"agent-000001": seen("learned")}) for n in (1, 2)]
+    named = [report(n, agents={f"p{n}": seen("rule")}) for n in (1, 2)]
+    assert titles(find(same, {}), "notes") == titles(find(named, {}), "notes") == []
