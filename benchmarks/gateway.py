@@ -60,7 +60,20 @@ class NullEngine:
     async def close(self) -> None: ...
 
 
-async def serve_gateway(model: str, folder: Path, attempts: int) -> None:
+class PacedEngine(NullEngine):
+    """Gives its tokens one by one, 10 ms apart."""
+
+    async def sample(self, request: Any, on_tokens: Any = None) -> Any:
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        for i, token in enumerate(self.reply.segments[0].token_ids[:64], 1):
+            await asyncio.sleep(begin + i * 0.01 - loop.time())
+            if on_tokens is not None:
+                on_tokens(array("i", [token]))
+        return self.reply
+
+
+async def serve_gateway(model: str, folder: Path, attempts: int, engine: type[NullEngine] = NullEngine) -> None:
     """The gateway with ``attempts`` open attempts; says their URLs and serves until its standard input ends."""
     from transformers import AutoTokenizer
 
@@ -77,7 +90,7 @@ async def serve_gateway(model: str, folder: Path, attempts: int) -> None:
     store = open_store(f"sqlite:///{folder / 'record.db'}")
     await store.create_run(RunRecord("run", "benchmark", str(folder), RunStatus.RUNNING, {}, time.time()))
     await store.enqueue([Rollout(f"run-{i}", "run", {}, Mode.TRAIN, 0, "g", i, i, 1) for i in range(attempts)])
-    gateway = Gateway(store, {"main": Policy("main", NullEngine(ids), template)}, GatewayConfig())
+    gateway = Gateway(store, {"main": Policy("main", engine(ids), template)}, GatewayConfig())
     await gateway.start()
     urls = [
         (await gateway.open(rollout, attempt, sampling=SamplingConfig())).base_url
@@ -326,6 +339,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.serve == "gateway":
         asyncio.run(serve_gateway(args.model, Path(args.folder), int(args.attempts)))
+    elif args.serve == "paced":
+        with tempfile.TemporaryDirectory() as folder:
+            asyncio.run(serve_gateway(args.model, Path(folder), int(args.attempts), PacedEngine))
     elif args.serve == "upstream":
         run(lambda: serve_upstream(Path(args.folder)))
     elif args.serve == "proxy":
