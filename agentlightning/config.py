@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from agentlightning.types import ScorableReason
 
@@ -170,6 +170,12 @@ class AgentRule(Settings):
     """Names of tools that are all among those it offers."""
 
     _compiles = field_validator("system")(_regular)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> AgentRule:
+        if self.system is None and self.tools is None:
+            raise ValueError("a rule needs system or tools: without a condition it would name every call")
+        return self
 
 
 class GatewayConfig(Settings):

@@ -299,8 +299,18 @@ def _bad_value(
     info: FieldInfo | None = None
     at: Any = shape
     for key in keys[len(prefix) :]:
-        info = cast("FieldInfo | None", at.model_fields.get(key)) if at is not None else info
-        at = _section(info) if info is not None else None
+        if at is not None and not isinstance(at, type):  # the name of an entry in a table of sections
+            at = at.section
+            continue
+        known = cast("dict[str, FieldInfo]", at.model_fields) if at is not None else {}
+        field = known.get(key) if at is not None else info
+        if field is None and kind == "extra_forbidden":
+            near = difflib.get_close_matches(key, known, n=1)
+            place = f" ({holder.source})" if holder is not None else ""
+            hint = f"nearest: {near[0]}; " if near else ""
+            return f"{'.'.join(keys)}{place}: no such setting; {hint}known: {', '.join(known)}"
+        info = field
+        at = _section(info) or _sections(info) if info is not None else None
     place = f" ({holder.source})" if holder is not None else ""
     if kind in ("value_error", "assertion_error", "string_pattern_mismatch") or info is None or holder is None:
         return f"{'.'.join(keys) or 'settings'}{place}: {message.removeprefix('Value error, ').removeprefix('Assertion failed, ')}"
@@ -342,6 +352,18 @@ def _origin(annotation: Any) -> Any:
 def _section(info: FieldInfo) -> type[Settings] | None:
     annotation: Any = _origin(info.annotation)
     return annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sections:
+    """A table whose entries are sections, each under a name of the user's."""
+
+    section: type[Settings]
+
+
+def _sections(info: FieldInfo) -> _Sections | None:
+    annotation: Any = get_args(info.annotation)[1] if _origin(info.annotation) is dict else None
+    return _Sections(annotation) if isinstance(annotation, type) and issubclass(annotation, Settings) else None
 
 
 def _dotted(shape: type[Settings]) -> Iterator[str]:
@@ -386,8 +408,12 @@ def _allowed(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     if isinstance(base, enum.EnumMeta):
         return "one of " + ", ".join(str(cast("enum.Enum", member).value) for member in base)
     words = _WORDS.get(base) or str(getattr(base, "__name__", base))
+    if isinstance(base, type) and issubclass(base, Settings):
+        return "{" + ", ".join(f"{name} = {allowed(info)}" for name, info in base.model_fields.items()) + "}"
     if base is dict:
         return f"a table: {_allowed(arguments[0])} = {_allowed(arguments[1])}"
+    if base is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+        return f"a list of {_allowed(arguments[0])}"
     if base is tuple:
         return f"a list of {len(arguments)}: {', '.join(_allowed(arg) for arg in arguments)}"
     bounds = [

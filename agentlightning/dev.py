@@ -103,6 +103,8 @@ class DevReport:
     agents: tuple[AgentLine, ...] = ()
     template: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """What is known of the model's chat template: see `templates.describe`."""
+    interrupted: bool = False
+    """Whether it was ended before all of its rollouts had."""
 
     @property
     def trainable(self) -> bool:
@@ -136,6 +138,8 @@ class DevReport:
             for agent in self.agents:
                 yield from _agent_lines(agent)
         yield "", ""
+        if self.interrupted:
+            yield "bold yellow", f"Interrupted: this is what {plural(len(self.attempts), 'rollout')} told until then."
         counts = Counter(finding.level for finding in self.findings)
         if not counts["blocks"]:
             yield "bold green", f"Nothing was found that would keep it from being trained, in {plural(len(self.attempts), 'rollout')}."
@@ -152,7 +156,7 @@ def _attempt_lines(attempt: AttemptLine) -> Iterable[tuple[str, str]]:
     for call in attempt.calls[:SHOWN_CALLS]:
         what = f"{call.prompt_tokens} -> {call.sampled_tokens} tokens" if call.status != "refused" else "refused"
         end = "".join(f", {part}" for part in (call.finish, call.branch) if part)
-        yield "", f"  call {call.index}  {call.wire} {call.model}  {what}{end}"
+        yield "", f"  call {call.index}  {call.wire} {call.model or '(no model)'}  {what}{end}"
         for reply in call.replies:
             yield "dim", f"      {reply}"
     if len(attempt.calls) > SHOWN_CALLS:
@@ -196,6 +200,7 @@ def dev_report(
     *,
     probe: AgentProbe | None = None,
     template: Mapping[str, Json] | None = None,
+    interrupted: bool = False,
 ) -> DevReport:
     """The report on rollouts that ran: ``reports`` from the runner, ``traces`` from the record, and ``probe``, what was known of the agent before."""
     calls = {attempt.attempt.id: attempt.calls for trace in traces for attempt in trace.attempts}
@@ -207,6 +212,7 @@ def dev_report(
         findings=tuple(find(reports, calls, probe, config.trained_agents)),
         agents=tuple(_agents(reports, calls)),
         template=template or {},
+        interrupted=interrupted,
     )
 
 
@@ -333,6 +339,18 @@ def _refused(facts: _Facts) -> list[Finding]:
                 _names(reports),
             )
         )
+    some = facts.where(lambda report: 0 < report.usage.refused < report.usage.calls and report not in facts.reason(Reason.CONTEXT_LENGTH))
+    if some:
+        refused, calls = sum(report.usage.refused for report in some), sum(report.usage.calls for report in some)
+        findings.append(
+            Finding(
+                "warns",
+                "Some calls were refused",
+                f"{refused} of {plural(calls, 'call')}; the last refusal says: {some[0].usage.last_error}",
+                "change what the agent sends, or go on if it copes: it may have swallowed the error, or tried something else instead",
+                _names(some),
+            )
+        )
     too_long = facts.reason(Reason.CONTEXT_LENGTH)
     if too_long:
         findings.append(
@@ -423,7 +441,7 @@ def _constant(facts: _Facts) -> list[Finding]:
             "warns",
             f"All rewards are {rewards[0]:g}",
             f"{len(rewards)} rollouts were worth the same; training compares rollouts of a task, and from equal ones there is nothing to learn",
-            "run more of them (n=); if they stay equal, make the reward finer, or choose tasks that the model solves sometimes",
+            "run more of them (-n, or n= in Python); if they stay equal, make the reward finer, or choose tasks that the model solves sometimes",
         )
     ]
 
@@ -464,7 +482,7 @@ def _cut(facts: _Facts) -> list[Finding]:
         Finding(
             "warns",
             "Every sample was cut by its length",
-            f"all {len(samples)} samples ran into max_tokens ({', '.join(map(str, limits))}) before their end of turn",
+            f"{plural(len(samples), 'sample')} ran into max_tokens ({', '.join(map(str, limits))}) before their end of turn",
             "raise max_tokens, in the run (sampling.max_tokens) and in the agent's request, or ask for shorter answers",
         )
     ]

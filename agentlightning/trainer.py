@@ -170,7 +170,10 @@ class Trainer:
         plan = self._plan(agent, [], tasks if tasks is not None else self.val_dataset, mode=Mode.VAL)
         async with open_run(plan) as run, _stop_on_ctrl_c(run):
             run.progress.run_started(run.record, 0)
-            evaluation = await run.validate(0)
+            try:
+                evaluation = await run.validate(0)
+            except StopRequested as stop:
+                raise KeyboardInterrupt from stop
             assert evaluation is not None
             await run.end(RunStatus.FINISHED)
             return evaluation
@@ -181,10 +184,17 @@ class Trainer:
 
         plan = self._plan(agent, tasks, [], mode=Mode.DEV)
         async with open_run(plan) as run, _stop_on_ctrl_c(run):
-            groups = await run.sample(Mode.DEV, 0, run.take_tasks(n), 1)
-            await run.end(RunStatus.FINISHED)
-            traces = [trace for group in groups for trace in group.traces]
-            return dev_report(run.reports, traces, plan.agent, run.config, probe=run.pool.probe, template=describe(run.template))
+            interrupted = False
+            try:
+                await run.sample(Mode.DEV, 0, run.take_tasks(n), 1)
+            except StopRequested as stop:
+                if not run.reports:
+                    raise KeyboardInterrupt from stop
+                interrupted = True
+            await run.end(RunStatus.STOPPED if interrupted else RunStatus.FINISHED)
+            traces = [await run.trace(report.rollout) for report in run.reports]
+            about = describe(run.template)
+            return dev_report(run.reports, traces, plan.agent, run.config, probe=run.pool.probe, template=about, interrupted=interrupted)
 
     def _plan(
         self,
@@ -259,12 +269,13 @@ async def _stop_on_ctrl_c(run: Run) -> AsyncGenerator[None]:
         yield
         return
     loop = asyncio.get_running_loop()
+    training = run.record.config.get("mode") == Mode.TRAIN
     signals = (signal.SIGINT, signal.SIGTERM)
 
     def stop(name: str) -> None:
         for number in signals:
             loop.remove_signal_handler(number)
-        run.progress.message(f"{name}: saving a checkpoint and ending; once more to stop at once")
+        run.progress.message(f"{name}: {'saving a checkpoint and ' if training else ''}ending; once more to stop at once")
         run.request_stop("interrupted")
 
     for number in signals:

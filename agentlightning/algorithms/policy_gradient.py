@@ -186,6 +186,7 @@ class PolicyGradient(Algorithm):
             "rollouts": dict(ledger.rollouts),
             "groups": dict(ledger.groups),
             "sampled_tokens": ledger.sampled,
+            "trained_tokens": ledger.trained,
             "tokens_per_s": ledger.sampled / sampling_s if sampling_s > 0 else 0.0,
             "calls": sum(ledger.calls.values()),
             "loss": stats.loss,

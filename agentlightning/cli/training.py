@@ -47,7 +47,7 @@ def dev(resolved: Resolved, agent: str, *, tasks: Path | None, n: int, grader: s
     trainer = _trainer(resolved, grader, result_only=json)
     report = trainer.dev(agent, load_tasks(_needed(tasks, "dev")), n)
     write_json(report.to_json()) if json else write(report)
-    return 0 if report.trainable else 1
+    return INTERRUPTED if report.interrupted else 0 if report.trainable else 1
 
 
 def _trainer(resolved: Resolved, grader: str | None, *, result_only: bool) -> Trainer:

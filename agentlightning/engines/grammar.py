@@ -153,7 +153,11 @@ def _library(tokenizer: Any, vocabulary: int) -> LLTokenizer | GrammarError:
         # A model's vocabulary may be padded beyond its tokenizer's, or (with ids that are never used) end before it.
         return LLTokenizer(core.to_str(), n_vocab=max(vocabulary, size), eos_token=cast("int | None", tokenizer.eos_token_id))
     except ValueError as error:
-        return GrammarError(f"samples of this model cannot be kept to a grammar: {_one_line(str(error))}")
+        kind = type(core.decoder).__name__
+        return GrammarError(
+            f"samples of this model cannot be kept to a grammar: llguidance reads byte-level and byte-fallback tokenizers, and this one decodes by {kind} "
+            f"({_one_line(str(error)).partition(':')[0]}); use free text with this model"
+        )
 
 
 def _one_line(text: str) -> str:

@@ -164,7 +164,7 @@ def step_line(metrics: Mapping[str, Json], total_steps: int | None, trend: float
     if lost:
         parts.append(f"{sum(lost.values())} not succeeded ({counts(lost)})")
     if isinstance(metrics.get("parity_max"), int | float):
-        parts.append(f"parity {metrics['parity_max']:.1e}")
+        parts.append(f"parity {metrics['parity_max']:.1e}" if metrics.get("trained_tokens", 1) else "nothing trained")
     return "  ".join(parts)
 
 
@@ -191,6 +191,13 @@ def summary(result: Mapping[str, Json]) -> list[tuple[str, str]]:
         lines.append(
             ("tokens", f"{ledger['sampled']:,} sampled = {ledger['trained']:,} trained + {sum(masked.values()):,} masked{why_masked}")
         )
+        if not ledger["trained"]:
+            lines.append(("weights", f"unchanged: no token was trained ({counts(masked)})"))
+        refused = cast("Mapping[str, int]", ledger.get("calls") or {}).get("refused")
+        if refused:
+            lines.append(
+                ("calls", f"{counts(cast('Mapping[str, int]', ledger['calls']))}; `agl show RUN ROLLOUT` says why one was refused")
+            )
         lines.append(("parity", f"max |delta logprob| {ledger.get('parity_max', 0.0):.1e} between sampler and trainer"))
     if seconds:
         lines.append(("wall time", ", ".join(f"{phase} {duration(spent)}" for phase, spent in seconds.items())))

@@ -223,3 +223,24 @@ def test_ctrl_c_stops_a_reply_and_the_conversation_goes_on(tmp_path: Path) -> No
     out, err = process.communicate(b"/quit\n", timeout=60)
     assert process.returncode == 0, err.decode()
     assert b"[stopped]" in out
+
+
+@pytest.mark.parametrize("command", ["dev", "eval"])
+def test_ctrl_c_ends_a_short_command_in_one_line(place: Path, command: str) -> None:
+    """Nothing was lost that could be told: dev reports what had ended, and both say that they were interrupted."""
+    slow = "import time\n" + AGENTS + "\ndef slow(task, llm):\n    if task == first:\n        return agent(task, llm)\n    time.sleep(60)\n"
+    (place / "slow.py").write_text(slow + f"first = {letter_tasks(4)[0]!r}\n")
+    arguments = [command, "slow.py:slow", "--model", "model", "--tasks", "tasks.jsonl", *QUICK, "--set", "runner.n_runners=4"]
+    program = [sys.executable, "-c", "from agentlightning.cli import main; main()", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(program, cwd=place, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not list((place / "runs").glob("*/config.json")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(4)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err.decode()
+    assert "Traceback" not in err.decode() and "saving a checkpoint" not in (out + err).decode()
+    assert (b"Interrupted" in out) if command == "dev" else (b"agl: interrupted" in err)
+    assert invoke("runs", "--json").stdout and json.loads(invoke("runs", "--json").stdout)[0]["status"] == "stopped"

@@ -143,6 +143,16 @@ def test_unknown_keys_are_named_with_their_place_and_the_nearest_known_ones(tmp_
     ]
 
 
+def test_a_table_of_rules_is_checked_inside_each_of_its_entries() -> None:
+    assert problems(flags={"gateway.agents.x.sistem": "a"}) == [
+        "gateway.agents.x.sistem (flag --set): no such setting; nearest: system; known: system, tools"
+    ]
+    assert problems(flags={"gateway.agents.x.tools": "search"}) == [
+        'gateway.agents.x.tools = "search" (flag --set): allowed is a list of text, or none'
+    ]
+    assert "would name every call" in problems(flags={"gateway.agents": "{x = {}}"})[0]
+
+
 def test_a_key_near_to_nothing_gets_the_list_of_known_ones() -> None:
     (line,) = problems(env={"AGL_QQQQ": "1"})
     assert line.startswith("qqqq (environment AGL_QQQQ): no such setting; known here: algorithm, checkpoint, ")

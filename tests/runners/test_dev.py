@@ -211,6 +211,7 @@ async def test_real_failures_are_found_with_their_words(world):
         (report(failure=Failure(Reason.BAD_REWARD, "reward is nan")), "There is no reward", "reward is nan"),
         (report(failure=Failure(Reason.EMPTY, "the agent returned no reward")), "There is no reward", "no reward"),
         (report(failure=Failure(Reason.INCOMPLETE, "disk full")), "A call could not be recorded", "disk full"),
+        (report(calls=2, refused=2, last_error="no such field"), "Every call was refused", "no such field"),
         (report(calls=1, abandoned=1), "Replies were not read to their end", "1 call left before"),
         (report(calls=0, unserved={"responses": "set it to chat"}), "The agent asked for a path that is not served", "responses"),
     ],
@@ -218,6 +219,12 @@ async def test_real_failures_are_found_with_their_words(world):
 def test_each_thing_that_blocks_is_found(item, title, says):
     (finding,) = find([item], {})
     assert (finding.level, finding.title) == ("blocks", title) and says in finding.cause and finding.rollouts == (item.rollout.id,)
+
+
+def test_calls_that_were_refused_beside_others_are_a_warning():
+    (finding,) = find([report(calls=3, refused=1, last_error="presence_penalty=0.5 is not supported")], {})
+    assert (finding.level, finding.title) == ("warns", "Some calls were refused")
+    assert finding.cause == "1 of 3 calls; the last refusal says: presence_penalty=0.5 is not supported"
 
 
 def test_rewards_that_never_differ_are_a_warning():

@@ -10,7 +10,7 @@ from agentlightning.gateway.wires.base import CallError
 from agentlightning.gateway.wires.chat_completions import openai_error
 from agentlightning.gateway.wires.gemini import gemini_error
 
-_CHAT = "This endpoint serves Chat Completions (POST {base}/chat/completions, JSON and streaming)"
+_SERVED = "This endpoint serves OpenAI's chat/completions, responses and completions, Anthropic's messages, and Gemini's generateContent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,7 @@ class Unserved:
         return self.paths.fullmatch(path) is not None
 
     def refusal(self) -> CallError:
-        return CallError(
-            404, f"{self.name} is not served by this version. {_CHAT.format(base='OPENAI_BASE_URL')}: {self.advice}", code="not_served"
-        )
+        return CallError(404, f"{self.name} is not served by this version. {_SERVED}: {self.advice}", code="not_served")
 
 
 UNSERVED = (
