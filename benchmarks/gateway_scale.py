@@ -42,7 +42,8 @@ async def converse(talkers: list[Talker], turns: int, at_once: int, deadline: fl
 
     async def one(i: int, turn: int) -> None:
         talker = talkers[i]
-        question = {"role": "user", "content": f"{turn} {talker.new}"}
+        # Of differing lengths, or what is new could not be told from the constant part.
+        question = {"role": "user", "content": f"{turn} " + talker.new * (1 + (7 * i + 3 * turn) % 16)}
         messages = [*talker.history[1:], question]
         async with gate:
             start = time.perf_counter()
