@@ -22,7 +22,8 @@ from pydantic import TypeAdapter
 
 from agentlightning.config import GatewayConfig, SamplingConfig
 from agentlightning.gateway.tree import canonical_arguments
-from agentlightning.gateway.wires.messages_request import input_text, read_request, signature
+from agentlightning.gateway.wires.carried import as_object, sealed
+from agentlightning.gateway.wires.messages_request import read_request
 from agentlightning.templates import load_template
 from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Paths, Visit, ids, until
@@ -369,7 +370,7 @@ async def test_an_edited_turn_is_a_branch(house: House) -> None:
         [{**thinking, "thinking": "something else"}, text, call],
         [thinking, {**text, "text": "I guess."}, call],
         [thinking, text, {**call, "input": {"expression": "17 * 24"}}],
-        [{**thinking, "thinking": "", "signature": signature("another thing")}, text, call],
+        [{**thinking, "thinking": "", "signature": sealed("another thing")}, text, call],
     ):
         await caller.ask([Q, {"role": "assistant", "content": blocks}, results(reply)], tools=[CALCULATOR])
     assert await caller.branches() == ["root", *["edited"] * 4]
@@ -430,7 +431,7 @@ JSON = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(JSON.map(json.dumps) | st.text(max_size=12) | JSON.map(lambda value: json.dumps(value)[:-1]))
 def test_any_arguments_come_back_as_what_they_were(arguments: str) -> None:
-    given = json.loads(input_text(arguments))
+    given = json.loads(as_object(arguments))
     assert isinstance(given, dict)
     history = [Q, {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": given}]}, Q]
     [call] = read_request({"messages": history}, counted=True).messages[1].tool_calls

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 from typing import Any, get_args
@@ -19,8 +20,8 @@ from openai.types.responses.response_item_list import ResponseItemList
 from openai.types.responses.response_stream_event import ResponseStreamEvent
 from pydantic import BaseModel
 
+from agentlightning.gateway.wires.carried import sealed, unsealed
 from agentlightning.gateway.wires.responses import Responses
-from agentlightning.gateway.wires.responses_items import sealed, unsealed
 from agentlightning.types import CallStatus
 from tests.gateway.conftest import House, Visit, until
 
@@ -421,9 +422,12 @@ async def test_reasoning_that_nobody_sampled_is_kept_as_it_is_given(house: House
 
 @given(st.text(), st.text())
 def test_sealed_reasoning_comes_back_unharmed_and_what_is_not_sealed_here_is_nothing(text: str, other: str) -> None:
-    assert unsealed(sealed(text)) == text
-    assert isinstance(unsealed("agl1." + other), str)
-    assert unsealed(other if not other.startswith("agl1.") else "") == ""
+    assert unsealed(sealed(text)) == ("" if "\0" in text else text)
+    mark = sealed("")
+    assert isinstance(unsealed(mark + other), str)
+    assert unsealed(other if not other.startswith(mark) else "") == ""
+    for hidden in (b"a\0b", b"\xed\xa0\x80", b"\xff"):
+        assert unsealed(b64encode(b"agl/1 " + hidden).decode()) == "", "what a body may not hold, nor may what it carries"
 
 
 # --------------------------------------------------------------------------- what is kept

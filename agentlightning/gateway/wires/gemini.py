@@ -8,13 +8,13 @@ last part, so that the client sends them back unread.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 import orjson
 
 from agentlightning.gateway.wires.base import CallError, Choice, Past, Reply, Target, Use, WireRequest
+from agentlightning.gateway.wires.carried import as_object, sealed
 from agentlightning.gateway.wires.fields import mapping
-from agentlightning.gateway.wires.gemini_request import INVALID_JSON, USES, read_request, resource, signature, wrapped
+from agentlightning.gateway.wires.gemini_request import USES, read_request, resource
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Json, ToolCall
 
@@ -148,22 +148,15 @@ def _parts(reasoning: str | None, content: str, calls: Sequence[ToolCall], *, th
 
 
 def _args(arguments: str) -> Json:
-    """An object, as it was written wherever it is one."""
-    try:
-        value = orjson.loads(arguments)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict) or wrapped(cast("dict[str, Json]", value)) is not None:
-        return {INVALID_JSON: arguments}
     # Line ends between the tokens of JSON are mere space, and would end an event.
-    return orjson.Fragment(arguments.replace("\n", " ").replace("\r", " ").encode())
+    return orjson.Fragment(as_object(arguments).replace("\n", " ").replace("\r", " ").encode())
 
 
 def _finished(index: int, parts: list[dict[str, Json]], choice: Choice, *, thoughts: bool, logprobs: bool) -> dict[str, Json]:
     """A candidate with its last parts."""
     parts = parts or [{"text": ""}]
     if choice.message.reasoning and not thoughts:
-        parts = [*parts[:-1], {**parts[-1], "thoughtSignature": signature(choice.message.reasoning)}]
+        parts = [*parts[:-1], {**parts[-1], "thoughtSignature": sealed(choice.message.reasoning)}]
     finish = "MAX_TOKENS" if choice.finish is FinishReason.LENGTH else "STOP"
     candidate: dict[str, Json] = {"index": index, "content": {"role": "model", "parts": parts}, "finishReason": finish}
     if logprobs:

@@ -6,8 +6,6 @@ be honoured is refused by name.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections import deque
 from collections.abc import Mapping
@@ -18,6 +16,7 @@ from urllib.parse import unquote
 import orjson
 
 from agentlightning.gateway.wires.base import OutputFormat, Target, ToolChoice, Use, WireRequest
+from agentlightning.gateway.wires.carried import from_object, unsealed
 from agentlightning.gateway.wires.fields import (
     MAX_SAMPLES,
     arguments_text,
@@ -72,9 +71,6 @@ _MEDIA = ("inlineData", "fileData", "executableCode", "codeExecutionResult", "to
 _BESIDES = ("thought", "thoughtSignature", "videoMetadata", "mediaResolution", "partMetadata")
 """The fields of a part: what is read, what is refused, and what says something about the others."""
 
-INVALID_JSON = "INVALID_JSON"
-"""The only argument of a call whose arguments are no JSON object, with their text: the API has no other place for it."""
-
 
 def read_request(target: Target, body: Mapping[str, Json]) -> WireRequest:
     """The call that is asked for, or whose prompt is to be counted. Raises CallError."""
@@ -125,32 +121,6 @@ def read_request(target: Target, body: Mapping[str, Json]) -> WireRequest:
         logprobs=boolean(config, "responseLogprobs"),
         asked=asked,
     )
-
-
-def wrapped(args: Mapping[str, Json]) -> str | None:
-    """The text of arguments that are no JSON object."""
-    text = args.get(INVALID_JSON)
-    return text if len(args) == 1 and isinstance(text, str) else None
-
-
-# Six bytes, which are eight characters whatever follows: signatures of others are told apart without decoding them.
-_SIGNED = b"agl/1 "
-_SIGNED_TEXT = base64.b64encode(_SIGNED).decode()
-
-
-def signature(reasoning: str) -> str:
-    return base64.b64encode(_SIGNED + reasoning.encode("utf-8", "replace")).decode()
-
-
-def signed(signature: Json) -> str | None:
-    """The reasoning in a signature of ours."""
-    if not isinstance(signature, str) or not signature.startswith(_SIGNED_TEXT):
-        return None
-    try:
-        text = base64.b64decode(signature.replace("-", "+").replace("_", "/"))[len(_SIGNED) :].decode()
-    except (binascii.Error, ValueError):
-        return None
-    return text if text and "\0" not in text else None
 
 
 # --------------------------------------------------------------------------- fields
@@ -253,7 +223,7 @@ class _History:
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._calls: list[ToolCall] = []
-        self._signed: str | None = None
+        self._signed = ""
         self._in_turn = False
         self._given: set[str] = set()
         self._answered: set[str] = set()
@@ -294,7 +264,7 @@ class _History:
     def _said(self, part: Mapping[str, Any], where: str) -> None:
         if part.get("functionResponse") is not None:
             raise bad(f"{where}.functionResponse cannot be in a content of role model", f"{where}.functionResponse")
-        self._signed = self._signed or signed(part.get("thoughtSignature"))
+        self._signed = self._signed or unsealed(part.get("thoughtSignature"))
         if part.get("text") is not None:
             (self._thoughts if part.get("thought") else self._texts).append(needed_text(part, "text", where))
         if part.get("functionCall") is not None:
@@ -302,10 +272,7 @@ class _History:
             args = call.get("args")
             if args is not None and not isinstance(args, dict):
                 raise bad(f"{where}.functionCall.args must be an object, not {shown(args)}", f"{where}.functionCall.args")
-            given = cast("dict[str, Json]", args or {})
-            arguments = wrapped(given)
-            if arguments is None:
-                arguments = arguments_text(given, f"{where}.functionCall.args")
+            arguments = from_object(cast("dict[str, Json]", args or {}), f"{where}.functionCall.args")
             name = needed_text(call, "name", f"{where}.functionCall")
             call_id = call.get("id")
             if isinstance(call_id, str) and call_id:
@@ -319,9 +286,9 @@ class _History:
     def _end_turn(self) -> None:
         if not self._in_turn:
             return
-        reasoning = "".join(self._thoughts) or self._signed
+        reasoning = "".join(self._thoughts) or self._signed or None
         self._messages.append(Message("assistant", "".join(self._texts), tuple(self._calls), None, None, reasoning))
-        self._texts, self._thoughts, self._calls, self._signed, self._in_turn = [], [], [], None, False
+        self._texts, self._thoughts, self._calls, self._signed, self._in_turn = [], [], [], "", False
 
     def _result(self, raw: Any, where: str) -> Message:
         fields = _object(raw, where)

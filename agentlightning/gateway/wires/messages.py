@@ -11,8 +11,9 @@ from collections.abc import Mapping
 import orjson
 
 from agentlightning.gateway.wires.base import CallError, Choice, Past, Reply, Target, Use, WireRequest
+from agentlightning.gateway.wires.carried import as_object, sealed
 from agentlightning.gateway.wires.fields import mapping
-from agentlightning.gateway.wires.messages_request import input_text, read_request, signature
+from agentlightning.gateway.wires.messages_request import read_request
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Json, ToolCall
 
@@ -71,12 +72,12 @@ class Messages:
                 {
                     "type": "thinking",
                     "thinking": "" if _omits_thinking(request) else choice.message.reasoning,
-                    "signature": signature(choice.message.reasoning),
+                    "signature": sealed(choice.message.reasoning),
                 }
             )
         if choice.message.content:
             content.append({"type": "text", "text": choice.message.content})
-        content += [{**_call(call), "input": orjson.Fragment(input_text(call.arguments))} for call in choice.message.tool_calls]
+        content += [{**_call(call), "input": orjson.Fragment(as_object(call.arguments))} for call in choice.message.tool_calls]
         usage = _usage(reply)
         return orjson.dumps({**_message(request, reply.id), "content": content, **_ending(choice), "usage": usage})
 
@@ -128,7 +129,7 @@ class MessageStream:
         for call in choice.message.tool_calls:
             events += self._leave()
             events += self._enter("tool_use", {**_call(call), "input": {}})
-            events.append(self._added({"type": "input_json_delta", "partial_json": input_text(call.arguments)}))
+            events.append(self._added({"type": "input_json_delta", "partial_json": as_object(call.arguments)}))
         events += self._leave()
         events.append(_event("message_delta", delta=_ending(choice), usage=_usage(reply)))
         events.append(_event("message_stop"))
@@ -148,7 +149,7 @@ class MessageStream:
             return []
         events: list[bytes] = []
         if self._open == "thinking":
-            events.append(self._added({"type": "signature_delta", "signature": signature(self._thought)}))
+            events.append(self._added({"type": "signature_delta", "signature": sealed(self._thought)}))
             self._thought = ""
         events.append(_event("content_block_stop", index=self._blocks))
         self._open = ""

@@ -1,4 +1,4 @@
-"""Reading a request of Anthropic's Messages: blocks to messages, and the two things that go out and come back, `input_text` and `signature`.
+"""Reading a request of Anthropic's Messages: blocks to messages.
 
 Pure translation. A user turn's tool results and texts become `tool` and `user` messages in the order given; messages of the same role in a row are
 one turn, as in the API. ``cache_control`` is read nowhere, so it can make no difference. What cannot be honoured is refused by name.
@@ -6,8 +6,6 @@ one turn, as in the API. ``cache_control`` is read nowhere, so it can make no di
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import groupby
@@ -17,6 +15,7 @@ from typing import Any, cast
 import orjson
 
 from agentlightning.gateway.wires.base import OutputFormat, ToolChoice, WireRequest
+from agentlightning.gateway.wires.carried import from_object, unsealed
 from agentlightning.gateway.wires.fields import (
     bad,
     boolean,
@@ -48,8 +47,6 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
 """Known fields that cannot be honoured, with the values (besides null) that ask for nothing."""
 
 _THINKING = ("enabled", "adaptive", "disabled")
-
-INVALID = "INVALID_JSON"
 
 
 def read_request(body: Mapping[str, Json], *, counted: bool) -> WireRequest:
@@ -90,49 +87,6 @@ def read_request(body: Mapping[str, Json], *, counted: bool) -> WireRequest:
         stop=stops(body.get("stop_sequences"), "stop_sequences"),
         asked=asked,
     )
-
-
-# --------------------------------------------------------------------------- what goes out and comes back
-
-
-def input_text(arguments: str) -> str:
-    """A call's arguments as the JSON text of an object. `_arguments` undoes it."""
-    try:
-        value = orjson.loads(arguments)
-    except ValueError:
-        value = None
-    # An object that looks like a wrapped text is wrapped itself, or it would come back as what it holds.
-    return arguments if isinstance(value, dict) and not _wrapped(value) else orjson.dumps({INVALID: arguments}).decode()
-
-
-def _arguments(value: Mapping[str, Any], where: str) -> str:
-    if _wrapped(value):
-        return value[INVALID]
-    check_depth(value, where)
-    return orjson.dumps(value).decode()
-
-
-def _wrapped(value: Any) -> bool:
-    fields = mapping(value)
-    return len(fields) == 1 and isinstance(fields.get(INVALID), str)
-
-
-_SIGNED = "agl1."
-
-
-def signature(thinking: str) -> str:
-    """The text in another form, for clients that give back a thinking block whose text they were not shown."""
-    return _SIGNED + base64.b64encode(thinking.encode("utf-8", "surrogatepass")).decode()
-
-
-def _signed(value: Any) -> str:
-    """The text of one of our signatures, "" for anything else."""
-    if not isinstance(value, str) or not value.startswith(_SIGNED):
-        return ""
-    try:
-        return base64.b64decode(value[len(_SIGNED) :], validate=True).decode("utf-8", "surrogatepass")
-    except (binascii.Error, ValueError):
-        return ""
 
 
 # --------------------------------------------------------------------------- messages
@@ -257,12 +211,12 @@ def _assistant(content: Any, where: str) -> Message:
         if kind == "text":
             texts.append(needed_text(fields, "text", at))
         elif kind == "thinking":
-            thoughts.append(text(fields, "thinking", at) or _signed(fields.get("signature")))
+            thoughts.append(text(fields, "thinking", at) or unsealed(fields.get("signature")))
         elif kind == "tool_use":
             given = fields.get("input")
             if given is not None and not isinstance(given, dict):
                 raise bad(f"{at}.input must be an object, not {shown(given)}", f"{at}.input")
-            arguments = _arguments(mapping(given), f"{at}.input")
+            arguments = from_object(mapping(given), f"{at}.input")
             calls.append(ToolCall(text(fields, "id", at) or "", needed_text(fields, "name", at), arguments))
         elif kind != "redacted_thinking":  # somebody else's: it has no text
             raise bad(f"{at} is of type {kind!r}, which is not supported", f"{at}.type", "unsupported_content")

@@ -7,12 +7,12 @@ call's output, ``msg_CALL_in_3`` of the history that it answered, ``msg_CONVERSA
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agentlightning.gateway.wires.base import CallError, Choice, Conversation, Past, Reply, WireRequest
+from agentlightning.gateway.wires.carried import sealed, unsealed
 from agentlightning.gateway.wires.fields import arguments_text, bad, needed_text, shown
 from agentlightning.types import FinishReason, Json, Message, ToolCall
 
@@ -26,7 +26,6 @@ Item = dict[str, Json]
 
 _ROLES = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
 _ID = re.compile(r"(?:msg|rs|fc|fco)_([0-9a-f]{24})_(?:(in|at)_)?[0-9]+")
-_SEALED = "agl1."
 
 
 # --------------------------------------------------------------------------- items -> messages
@@ -180,21 +179,6 @@ def _texts(item: Mapping[str, Any], name: str, place: str) -> str:
             raise bad(f"{place}.{name}[{j}] must be an object, not {shown(raw)}", f"{place}.{name}[{j}]")
         texts.append(needed_text(cast("Mapping[str, Any]", raw), "text", f"{place}.{name}[{j}]"))
     return "".join(texts)
-
-
-def sealed(reasoning: str) -> str:
-    """What ``encrypted_content`` holds: the reasoning in an encoding that comes back unharmed. It is no secret: the item tells the text as well."""
-    return _SEALED + urlsafe_b64encode(reasoning.encode("utf-8", "surrogatepass")).decode()
-
-
-def unsealed(content: Any) -> str:
-    """The reasoning in what `sealed` made; "" for what another endpoint encrypted."""
-    if not isinstance(content, str) or not content.startswith(_SEALED):
-        return ""
-    try:
-        return urlsafe_b64decode(content.removeprefix(_SEALED)).decode("utf-8", "surrogatepass")
-    except ValueError:
-        return ""
 
 
 # --------------------------------------------------------------------------- messages -> items
