@@ -37,7 +37,7 @@ from agentlightning.gateway.calls import OpenCall, Turnstile
 from agentlightning.gateway.session import Notices, Policy, Session
 from agentlightning.gateway.usage import AttemptUsage
 from agentlightning.gateway.wires import CHAT, find_wire
-from agentlightning.gateway.wires.base import CallError, Reply, ReplyStream, Target, Wire
+from agentlightning.gateway.wires.base import CallError, Count, Look, Reply, ReplyStream, Target, Wire
 from agentlightning.gateway.wires.unserved import Unserved
 from agentlightning.store.base import Store
 from agentlightning.types import Attempt, Json, Reason, Reward, Rollout
@@ -279,9 +279,9 @@ class Gateway:
         use = wire.use(target)
         if use is None:
             raise CallError(405, f"{target.path} does not take {target.method}", code="method_not_allowed")
-        if use == "look":
+        if isinstance(use, Look):
             body = await self._read(request) if request.can_read_body else b""
-            return await _send(request, wire.look(target, _parse(body) if body else {}, session.past), 200, _JSON)
+            return await _send(request, use.answer(_parse(body) if body else {}, session.past), 200, _JSON)
         try:
             body = await self._read(request)
             asked = wire.request(target, _parse(body), session.past)
@@ -294,8 +294,8 @@ class Gateway:
             raise refusal from error
         agent, how = named or named_by_body(asked, request.headers, self._config.agents)
         session.usage.note_agent(agent, how, asked)
-        if use == "count":
-            return await _send(request, wire.count(session.count(asked)), 200, _JSON)
+        if isinstance(use, Count):
+            return await _send(request, use.written(session.count(asked)), 200, _JSON)
         own = request.headers.get("Idempotency-Key")
         identity = blake2b(own.encode("utf-8", "surrogateescape") if own else body, digest_size=16)
         identity.update(f"\0{target.path}\0{target.query}\0{agent}\0{bool(own)}".encode("utf-8", "surrogateescape"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from agentlightning.templates.scan import WHITE, Content, Found, Span, all_calls, as_call, make_call, overlap, read_object
+from agentlightning.templates.scan import WHITE, Content, Found, Span, TagScanner, all_calls, as_call, make_call, overlap, read_object
 from agentlightning.types import Tool, ToolCall
 
 
@@ -92,7 +92,7 @@ def _call(text: str) -> ToolCall | None:
         return None
 
 
-class MistralScanner:
+class MistralScanner(TagScanner):
     """``[TOOL_CALLS]`` and what follows it, in all forms that mistral-common's instruct tokenizers write.
 
     Up to v7 that is a JSON array of calls (with an ``id`` from v3 on), from v11 a name and its arguments: ``NAME[CALL_ID]ID[ARGS]{...}``, without the
@@ -102,37 +102,10 @@ class MistralScanner:
     TAG = "[TOOL_CALLS]"
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
-        self._content = Content()
-        self._buffer = ""
-        self._inside = False
+        super().__init__(self.TAG)
         self._span = Span()
-        self.malformed = 0
 
-    def feed(self, text: str) -> Found:
-        self._buffer += text
-        while self._step():
-            pass
-        return self._content.take()
-
-    def finish(self) -> Found:
-        while self._inside:
-            self._give_up()
-            while self._step():
-                pass
-        self._content.add(self._buffer)
-        self._buffer = ""
-        return self._content.finish()
-
-    def _step(self) -> bool:
-        """One decision; False where more text is needed."""
-        if not self._inside:
-            start = self._buffer.find(self.TAG)
-            self._inside = start >= 0
-            if start < 0:
-                start = len(self._buffer) - overlap(self._buffer, (self.TAG,))
-            self._content.add(self._buffer[:start])
-            self._buffer = self._buffer[start:]
-            return self._inside
+    def _read_on(self) -> bool:
         rest = self._buffer[len(self.TAG) :].lstrip(WHITE)
         if not rest:
             return False
@@ -157,18 +130,14 @@ class MistralScanner:
             calls = [call] if call else None
         if calls:
             self._content.call(*calls)
-            self._buffer = rest[opening + end :]
-            self._inside, self._span = False, Span()
+            self._leave(rest[opening + end :])
         else:
             self._give_up()
         return True
 
-    def _give_up(self) -> None:
-        """The tag was only text."""
-        self.malformed += 1
-        self._content.add(self.TAG)
-        self._buffer = self._buffer[len(self.TAG) :]
-        self._inside, self._span = False, Span()
+    def _leave(self, rest: str) -> None:
+        super()._leave(rest)
+        self._span = Span()
 
 
 _HEAD = re.compile(r"([^\s\[{]+)\s*(?:\[CALL_ID\]\s*([^\s\[{]*)\s*)?(?:\[ARGS\]\s*)?")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
@@ -65,7 +66,58 @@ class Content:
         return self.take()
 
 
-class BlockScanner:
+class TagScanner(ABC):
+    """A scanner whose calls begin with an opening tag. What was a tag may turn out to be text; what follows it is then looked at again."""
+
+    def __init__(self, opening: str) -> None:
+        self._opening = opening
+        self._content = Content()
+        self._buffer = ""
+        self._inside = False
+        self.malformed = 0
+
+    def feed(self, text: str) -> Found:
+        self._buffer += text
+        while self._enter() if not self._inside else self._read_on():
+            pass
+        return self._content.take()
+
+    def finish(self) -> Found:
+        while self._inside:
+            self._give_up()
+            while self._enter() if not self._inside else self._read_on():
+                pass
+        self._content.add(self._buffer)
+        self._buffer = ""
+        return self._content.finish()
+
+    def _enter(self) -> bool:
+        """Looks for the opening tag; False where more text is needed."""
+        start = self._buffer.find(self._opening)
+        self._inside = start >= 0
+        if start < 0:
+            start = len(self._buffer) - overlap(self._buffer, (self._opening,))
+        self._content.add(self._buffer[:start])
+        self._buffer = self._buffer[start:]
+        return self._inside
+
+    @abstractmethod
+    def _read_on(self) -> bool:
+        """One decision about a text that starts with the opening tag; False where more text is needed."""
+
+    def _give_up(self) -> None:
+        """The opening tag was only text."""
+        self.malformed += 1
+        self._content.add(self._opening)
+        self._leave(self._buffer[len(self._opening) :])
+
+    def _leave(self, rest: str) -> None:
+        """Goes on behind a call, or behind a tag that was only text."""
+        self._buffer = rest
+        self._inside = False
+
+
+class BlockScanner(TagScanner):
     """Calls between an opening and a closing tag, any number of blocks, anywhere in the text.
 
     ``read`` makes the calls of a block's body, None where it is malformed; ``goes_on`` says of a body that could not be read whether the closing tag
@@ -74,39 +126,11 @@ class BlockScanner:
     """
 
     def __init__(self, opening: str, closing: str, read: Callable[[str], list[ToolCall] | None], goes_on: Callable[[str], bool]) -> None:
-        self._opening, self._closing, self._read, self._goes_on = opening, closing, read, goes_on
-        self._content = Content()
-        self._buffer = ""
-        self._inside = False
-        self._searched = 0
-        self.malformed = 0
+        super().__init__(opening)
+        self._closing, self._read, self._goes_on = closing, read, goes_on
+        self._searched = len(opening)
 
-    def feed(self, text: str) -> Found:
-        self._buffer += text
-        while self._step():
-            pass
-        return self._content.take()
-
-    def finish(self) -> Found:
-        while self._inside:
-            self._give_up()
-            while self._step():
-                pass
-        self._content.add(self._buffer)
-        self._buffer = ""
-        return self._content.finish()
-
-    def _step(self) -> bool:
-        """One decision; False where more text is needed."""
-        if not self._inside:
-            start = self._buffer.find(self._opening)
-            if start < 0:
-                start = len(self._buffer) - overlap(self._buffer, (self._opening,))
-            else:
-                self._inside, self._searched = True, len(self._opening)
-            self._content.add(self._buffer[:start])
-            self._buffer = self._buffer[start:]
-            return self._inside
+    def _read_on(self) -> bool:
         end = self._buffer.find(self._closing, self._searched)
         if end < 0:
             self._searched = max(self._searched, len(self._buffer) - len(self._closing) + 1)
@@ -114,20 +138,16 @@ class BlockScanner:
         body = self._buffer[len(self._opening) : end]
         if calls := self._read(body):
             self._content.call(*calls)
-            self._buffer = self._buffer[end + len(self._closing) :]
-            self._inside = False
+            self._leave(self._buffer[end + len(self._closing) :])
         elif self._goes_on(body):
             self._searched = end + len(self._closing)
         else:
             self._give_up()
         return True
 
-    def _give_up(self) -> None:
-        """The opening tag was only text."""
-        self.malformed += 1
-        self._content.add(self._opening)
-        self._buffer = self._buffer[len(self._opening) :]
-        self._inside = False
+    def _leave(self, rest: str) -> None:
+        super()._leave(rest)
+        self._searched = len(self._opening)
 
 
 def overlap(text: str, words: Sequence[str]) -> int:

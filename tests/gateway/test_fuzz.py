@@ -32,7 +32,7 @@ from agentlightning.gateway.past import AttemptPast
 from agentlightning.gateway.server import _parse
 from agentlightning.gateway.tree import TraceTree
 from agentlightning.gateway.wires import WIRES, find_wire
-from agentlightning.gateway.wires.base import CallError, Choice, Reply, Wire, WireRequest
+from agentlightning.gateway.wires.base import CallError, Choice, Look, Reply, Wire, WireRequest
 from agentlightning.templates.base import ParsedDelta, Template
 from agentlightning.types import FinishReason, Message, ToolCall
 from tests.gateway.conftest import Build, House, Visit
@@ -62,7 +62,7 @@ DEADLINE = 30.0
 
 SECRET = "SECRET-4711"
 
-WHOLE = {wire.name: next((seed for seed in OURS if wire.owns(seed.target.path)), None) for wire in WIRES}
+WHOLE = {wire.name: next(seed for seed in OURS if wire.owns(seed.target.path)) for wire in WIRES}
 """Of each wire the seed that says something everywhere."""
 
 wires = pytest.mark.parametrize("wire", WIRES, ids=[wire.name for wire in WIRES])
@@ -138,8 +138,9 @@ def test_any_body_is_a_request_or_a_refusal(wire: Wire, data: st.DataObject) -> 
     body = damage(encoded(changed(seed.body, data.draw(CHANGED))), where, junk)
     past = AttemptPast()
     try:
-        if wire.use(seed.target) == "look":
-            json.loads(wire.look(seed.target, _parse(body), past))
+        use = wire.use(seed.target)
+        if isinstance(use, Look):
+            json.loads(use.answer(_parse(body), past))
             return
         try:
             request = wire.request(seed.target, _parse(body), past)
@@ -200,8 +201,6 @@ async def attacked(build: Build) -> tuple[House, Visit, Visit, str]:
     their_id = "resp_" + "0" * 24
     async with aiohttp.ClientSession() as client:
         for name, seed in WHOLE.items():
-            if seed is None:
-                continue
             body = json.loads(json.dumps(seed.body).replace(PLACE, SECRET))
             async with client.post(f"{victim.endpoint.base_url}/{seed.path}", json=body) as reply:
                 assert reply.status == 200, await reply.text()
@@ -226,9 +225,8 @@ async def test_no_request_brings_the_server_down_or_shows_another_attempt(build:
             asyncio.run_coroutine_threadsafe(attack.send(known[which], data, kind), loop).result(2 * DEADLINE)
 
         await asyncio.to_thread(one)
-        if whole is not None:
-            status, text = await attack.send(whole, encoded(whole.body))
-            assert status == 200, text
+        status, text = await attack.send(whole, encoded(whole.body))
+        assert status == 200, text
     usage = await visit.end()
     assert usage.incomplete == 0
     assert usage.abandoned == 0
@@ -238,8 +236,6 @@ async def test_no_request_brings_the_server_down_or_shows_another_attempt(build:
 async def test_what_is_spoilt_as_a_whole_is_refused_in_the_wires_own_shape(build: Build, wire: Wire) -> None:
     _, victim, visit, their_id = await attacked(build)
     seed = WHOLE[wire.name]
-    if seed is None:
-        pytest.skip("no seed for this wire")
     whole = encoded(seed.body)
     bodies = (b"", b"{", b"[]", b"3", b"null", b'"x"', whole[:-1], whole.replace(b"PLACE", b"\xff", 1), whole.replace(b"PLACE", b"\\ud800", 1), whole.replace(b"PLACE", b"a\\u0000b", 1),
               whole.replace(b"0.5", b"NaN"), b"[" * 100_000, b'{"a":' * 2000 + b"1" + b"}" * 2000, b"\0" * 1000)  # fmt: skip
@@ -259,8 +255,6 @@ async def test_sizes_that_are_meant_to_hurt_are_answered(build: Build, wire: Wir
     house, victim, visit, their_id = await attacked(build)
     house.engine.context_length = 10**7
     seed = WHOLE[wire.name]
-    if seed is None:
-        pytest.skip("no seed for this wire")
     async with aiohttp.ClientSession() as client:
         attack = Attack(client, victim, visit, their_id)
         for name in ("messages", "contents", "input"):
@@ -307,8 +301,6 @@ def control_tokens_of(wire: Wire, seed: Seed, body: Any, family: str) -> list[in
 def test_no_field_of_a_request_can_write_a_control_token(wire: Wire, family: str) -> None:
     """Each string of the seed in turn is the text of all control tokens, and then all that is the author's own at once."""
     seed = WHOLE[wire.name]
-    if seed is None:
-        pytest.skip("no seed for this wire")
     word = "".join(control_of(template_of(family)))
     tried = 0
     for path in leaves(seed.body):
@@ -326,8 +318,6 @@ def test_no_field_of_a_request_can_write_a_control_token(wire: Wire, family: str
 @wires
 async def test_control_tokens_in_a_request_are_recorded_as_text(build: Build, wire: Wire) -> None:
     seed = WHOLE[wire.name]
-    if seed is None:
-        pytest.skip("no seed for this wire")
     template = template_of("hermes_tags")
     control = set(control_of(template).values())
     house = await build(template=template)

@@ -16,7 +16,7 @@ from openai.types import responses as types
 
 from agentlightning.config import SamplingConfig
 from agentlightning.gateway.past import AttemptPast
-from agentlightning.gateway.wires.base import CallError, Choice, Reply, Target, WireRequest
+from agentlightning.gateway.wires.base import CallError, Choice, Look, Reply, Target, WireRequest
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Message, ToolCall
 from tests.gateway.conftest import Build, House, Visit
@@ -235,11 +235,12 @@ PATHS = st.lists(
 @given(PATHS, st.sampled_from(["GET", "POST", "DELETE", "PUT"]), st.dictionaries(st.sampled_from(["items", "metadata"]), ITEMS | VALUES))
 def test_any_look_is_an_answer_or_a_refusal(parts: list[str], method: str, body: dict[str, Any]) -> None:
     target = Target(method, "/".join(parts))
-    if not WIRE.owns(target.path) or WIRE.use(target) != "look":
+    use = WIRE.use(target) if WIRE.owns(target.path) else None
+    if not isinstance(use, Look):
         return
     past = AttemptPast()
     try:
-        json.loads(WIRE.look(target, body, past))
+        json.loads(use.answer(body, past))
     except CallError as error:
         assert 400 <= error.status < 500
     else:

@@ -6,7 +6,7 @@ To add a wire, write one file with an object that satisfies `Wire` and list it i
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -38,8 +38,22 @@ class Target:
     query: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-Use = Literal["call", "count", "look"]
-"""What a target asks for: a model call, the number of a prompt's tokens, or something about earlier calls."""
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The number of a prompt's tokens is asked for. ``written`` makes the JSON body that tells it."""
+
+    written: Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Something about earlier calls is asked for. ``answer`` makes the JSON body that tells it, or raises CallError."""
+
+    answer: Callable[[Mapping[str, Json], Past], bytes]
+
+
+Use = Literal["call"] | Count | Look
+"""What a target asks for; "call": a model call."""
 
 ToolChoice = Literal["auto", "none", "required"]
 
@@ -163,7 +177,7 @@ class ReplyStream(Protocol):
 
 
 class Wire(Protocol):
-    """One API. All methods are pure but for what ``look`` is told to keep or forget; ``request`` and ``look`` raise CallError.
+    """One API. All methods are pure; ``request`` raises CallError.
 
     A call's id is ``id_prefix`` and 24 hexadecimal digits, and is the id of its reply.
     """
@@ -181,14 +195,6 @@ class Wire(Protocol):
 
     def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
         """The call that is asked for, or whose prompt is to be counted."""
-        ...
-
-    def count(self, tokens: int) -> bytes:
-        """The JSON body that tells the number of a prompt's tokens."""
-        ...
-
-    def look(self, target: Target, body: Mapping[str, Json], past: Past) -> bytes:
-        """The JSON body that answers a request about earlier calls."""
         ...
 
     def reply(self, request: WireRequest, reply: Reply) -> bytes:

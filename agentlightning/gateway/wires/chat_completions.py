@@ -7,7 +7,6 @@ refused by name. Validated by hand: this runs on every call, on histories of any
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, cast
 
 import orjson
@@ -34,11 +33,12 @@ from agentlightning.gateway.wires.fields import (
     mapping,
     needed_text,
     number,
+    refuse_unless_neutral,
     shown,
     stops,
     text,
     tool_of,
-    unsupported,
+    tools_of,
 )
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Json, Message, Tool, ToolCall
@@ -112,10 +112,9 @@ class ChatCompletions:
         return "call" if target.method == "POST" else None
 
     def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
-        for name in _NEUTRAL.keys() & body.keys():
-            _refuse_unless_neutral(name, body[name])
+        refuse_unless_neutral(body, _NEUTRAL, _INSTEAD)
         messages = _messages(body.get("messages"))
-        tools = _tools(body.get("tools"))
+        tools = tools_of(body.get("tools"), _tool)
         choice, names = _tool_choice(body.get("tool_choice"), tools)
         logprobs = boolean(body, "logprobs")
         options = body.get("stream_options")
@@ -185,12 +184,6 @@ class ChatCompletions:
 
     def stream(self, request: WireRequest, call_id: str, created: int) -> ChatStream:
         return ChatStream(request, call_id, created)
-
-    def count(self, tokens: int) -> bytes:
-        raise NotImplementedError("no path of this API counts tokens")
-
-    def look(self, target: Target, body: Mapping[str, Json], past: Past) -> bytes:
-        raise NotImplementedError("no path of this API tells about earlier calls")
 
     def error(self, error: CallError) -> bytes:
         return openai_error(error)
@@ -299,12 +292,6 @@ def _logprobs(choice: Choice) -> dict[str, Json]:
 # --------------------------------------------------------------------------- parts of a request
 
 
-def _refuse_unless_neutral(name: str, value: Json) -> None:
-    if value is None or value in _NEUTRAL[name]:
-        return
-    raise unsupported(name, value, _INSTEAD.get(name, ""))
-
-
 def _messages(value: Json) -> tuple[Message, ...]:
     if not isinstance(value, list) or not value:
         raise bad("messages must be a list of at least one message", "messages")
@@ -400,26 +387,13 @@ def _calls(value: Any, i: int) -> tuple[ToolCall, ...]:
     return tuple(calls)
 
 
-def _tools(value: Json) -> tuple[Tool, ...]:
-    if not value:
-        return ()
-    if not isinstance(value, list):
-        raise bad(f"tools must be a list, not {shown(value)}", "tools")
-    return _tools_of(orjson.dumps(value))
-
-
-@lru_cache(maxsize=256)
-def _tools_of(encoded: bytes) -> tuple[Tool, ...]:
-    """The same tuple for the same tools, so that comparing a turn's tools with the last turn's costs nothing."""
-    tools: list[Tool] = []
-    for i, raw in enumerate(orjson.loads(encoded)):
-        tool = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
-        kind = tool.get("type", "function")
-        if tool and kind != "function":
-            raise bad(f"tools[{i}] is of type {shown(kind)}: only functions are supported", f"tools[{i}].type", "unsupported_tool")
-        function = mapping(tool.get("function"))
-        tools.append(tool_of(function.get("name"), function.get("description"), function.get("parameters"), f"tools[{i}].function"))
-    return tuple(tools)
+def _tool(raw: Any, where: str) -> Tool:
+    tool = mapping(raw)
+    kind = tool.get("type", "function")
+    if tool and kind != "function":
+        raise bad(f"{where} is of type {shown(kind)}: only functions are supported", f"{where}.type", "unsupported_tool")
+    function = mapping(tool.get("function"))
+    return tool_of(function.get("name"), function.get("description"), function.get("parameters"), f"{where}.function")
 
 
 def _tool_choice(choice: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tuple[str, ...] | None]:

@@ -22,6 +22,7 @@ from agentlightning.gateway.wires.fields import (
     integer,
     mapping,
     number,
+    refuse_unless_neutral,
     shown,
     stops,
     unsupported,
@@ -82,9 +83,7 @@ class Completions:
         return "call" if target.method == "POST" else None
 
     def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
-        for name in _NEUTRAL.keys() & body.keys():
-            if body[name] is not None and body[name] not in _NEUTRAL[name]:
-                raise unsupported(name, body[name], _INSTEAD.get(name, ""))
+        refuse_unless_neutral(body, _NEUTRAL, _INSTEAD)
         prompt = _prompt(body.get("prompt"))
         n = integer(body, "n", 1, MAX_SAMPLES) or 1
         best_of = integer(body, "best_of", 1)
@@ -134,12 +133,6 @@ class Completions:
 
     def stream(self, request: WireRequest, call_id: str, created: int) -> CompletionStream:
         return CompletionStream(request, call_id, created)
-
-    def count(self, tokens: int) -> bytes:
-        raise NotImplementedError("no path of this API counts tokens")
-
-    def look(self, target: Target, body: Mapping[str, Json], past: Past) -> bytes:
-        raise NotImplementedError("no path of this API tells about earlier calls")
 
     def error(self, error: CallError) -> bytes:
         return openai_error(error)

@@ -6,7 +6,8 @@ Validated by hand: this runs on every call, on histories of any length.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 import orjson
@@ -37,6 +38,16 @@ def shown(value: Json) -> str:
 def mapping(value: Json) -> Mapping[str, Any]:
     """``value`` where it is an object, else an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def refuse_unless_neutral(
+    body: Mapping[str, Json], neutral: Mapping[str, tuple[Json, ...]], instead: Mapping[str, str] | None = None, where: str = ""
+) -> None:
+    """Refuses, by name, fields that cannot be honoured. ``neutral`` has for each the values (besides null) that ask for nothing, ``instead`` for some what
+    can be asked for; ``where`` stands before their names."""
+    for name in neutral.keys() & body.keys():
+        if body[name] is not None and body[name] not in neutral[name]:
+            raise unsupported(where + name, body[name], (instead or {}).get(name, ""))
 
 
 def boolean(body: Mapping[str, Json], name: str) -> bool:
@@ -119,6 +130,24 @@ def tool_of(name: Any, description: Any, parameters: Any, where: str, *, schema:
         raise bad(f"{where}.{schema} must be a JSON schema", f"{where}.{schema}")
     check_depth(parameters, f"{where}.{schema}")
     return Tool(name, description or "", cast("dict[str, Any]", parameters or {}))
+
+
+def tools_of(value: Json, read: Callable[[Any, str], Tool]) -> tuple[Tool, ...]:
+    """The tools in a list, each as ``read`` makes it of what was given and its path: the same tuple for the same list, so that comparing a turn's tools with
+    the last turn's costs nothing."""
+    if not value:
+        return ()
+    if not isinstance(value, list):
+        raise bad(f"tools must be a list, not {shown(value)}", "tools")
+    try:
+        return _read_tools(orjson.dumps(value), read)
+    except orjson.JSONEncodeError:
+        raise bad("tools is nested too deeply", "tools") from None
+
+
+@lru_cache(maxsize=256)
+def _read_tools(encoded: bytes, read: Callable[[Any, str], Tool]) -> tuple[Tool, ...]:
+    return tuple([read(raw, f"tools[{i}]") for i, raw in enumerate(orjson.loads(encoded))])
 
 
 def known_tool(name: Any, tools: tuple[Tool, ...], param: str) -> str:

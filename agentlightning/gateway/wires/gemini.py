@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from agentlightning.gateway.wires.base import CallError, Choice, Past, Reply, Target, Use, WireRequest
+from agentlightning.gateway.wires.base import CallError, Choice, Count, Past, Reply, Target, Use, WireRequest
 from agentlightning.gateway.wires.carried import as_object, sealed
 from agentlightning.gateway.wires.fields import mapping
-from agentlightning.gateway.wires.gemini_request import USES, read_request, resource
+from agentlightning.gateway.wires.gemini_request import read_request, resource
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Json, ToolCall
 
@@ -47,7 +47,9 @@ class Gemini:
 
     def use(self, target: Target) -> Use | None:
         found = resource(target.path)
-        return USES[found[1]] if found is not None and target.method == "POST" else None
+        if found is None or target.method != "POST":
+            return None
+        return Count(_counted) if found[1] == "countTokens" else "call"
 
     def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
         return read_request(target, body)
@@ -65,12 +67,6 @@ class Gemini:
 
     def stream(self, request: WireRequest, call_id: str, created: int) -> GeminiStream:
         return GeminiStream(request, call_id)
-
-    def count(self, tokens: int) -> bytes:
-        return orjson.dumps({"totalTokens": tokens})
-
-    def look(self, target: Target, body: Mapping[str, Json], past: Past) -> bytes:
-        raise NotImplementedError("no path of this API tells about earlier calls")
 
     def error(self, error: CallError) -> bytes:
         return gemini_error(error)
@@ -131,6 +127,10 @@ _LINE_ENDS = tuple((chr(code).encode(), f"\\u{code:04x}".encode()) for code in (
 
 
 # --------------------------------------------------------------------------- parts of a reply
+
+
+def _counted(tokens: int) -> bytes:
+    return orjson.dumps({"totalTokens": tokens})
 
 
 def _tells_thoughts(request: WireRequest) -> bool:

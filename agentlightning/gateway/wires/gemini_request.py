@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from agentlightning.gateway.wires.base import OutputFormat, Target, ToolChoice, Use, WireRequest
+from agentlightning.gateway.wires.base import OutputFormat, Target, ToolChoice, WireRequest
 from agentlightning.gateway.wires.carried import from_object, unsealed
 from agentlightning.gateway.wires.fields import (
     MAX_SAMPLES,
@@ -27,6 +27,7 @@ from agentlightning.gateway.wires.fields import (
     known_tool,
     needed_text,
     number,
+    refuse_unless_neutral,
     shown,
     stops,
     tool_of,
@@ -34,7 +35,7 @@ from agentlightning.gateway.wires.fields import (
 )
 from agentlightning.types import Json, Message, Tool, ToolCall
 
-USES: Mapping[str, Use] = {"generateContent": "call", "streamGenerateContent": "call", "countTokens": "count"}
+METHODS = ("generateContent", "streamGenerateContent", "countTokens")
 
 _COLLECTIONS = ("models", "tunedModels", "endpoints")
 
@@ -87,9 +88,7 @@ def read_request(target: Target, body: Mapping[str, Json]) -> WireRequest:
     if fields.get("cachedContent"):
         raise unsupported("cachedContent", fields["cachedContent"], "send the contents; what was sampled before is kept by itself")
     config = _object(fields.get("generationConfig"), "generationConfig")
-    for name in _NEUTRAL.keys() & config.keys():
-        if config[name] is not None and config[name] not in _NEUTRAL[name]:
-            raise unsupported(f"generationConfig.{name}", config[name], _INSTEAD.get(name, ""))
+    refuse_unless_neutral(config, _NEUTRAL, _INSTEAD, "generationConfig.")
     thinking = _object(config.get("thinkingConfig"), "generationConfig.thinkingConfig")
     boolean(thinking, "includeThoughts")
     tools = _tools(fields.get("tools"))
@@ -129,7 +128,7 @@ def read_request(target: Target, body: Mapping[str, Json]) -> WireRequest:
 def resource(path: str) -> tuple[str, str] | None:
     """The model's name and the method in a path of this API. A publisher other than Google is part of the name."""
     named, _, method = unquote(path).rpartition(":")
-    if method not in USES:
+    if method not in METHODS:
         return None
     segments = named.encode("utf-8", "replace").decode().split("/")
     at = next((i for i, segment in enumerate(segments) if segment in _COLLECTIONS), len(segments))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from agentlightning.gateway.wires.base import CallError, Choice, Past, Reply, Target, Use, WireRequest
+from agentlightning.gateway.wires.base import CallError, Choice, Count, Look, Past, Reply, Target, Use, WireRequest
 from agentlightning.gateway.wires.carried import as_object, sealed
 from agentlightning.gateway.wires.fields import mapping
 from agentlightning.gateway.wires.messages_request import read_request
@@ -49,20 +49,11 @@ class Messages:
         if target.path == "messages":
             return "call" if target.method == "POST" else None
         if target.path == "messages/count_tokens":
-            return "count" if target.method == "POST" else None
-        return "look"
+            return Count(_counted) if target.method == "POST" else None
+        return Look(lambda body, past: _refused(target))
 
     def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
         return read_request(body, counted=target.path == "messages/count_tokens")
-
-    def count(self, tokens: int) -> bytes:
-        return orjson.dumps({"input_tokens": tokens})
-
-    def look(self, target: Target, body: Mapping[str, Json], past: Past) -> bytes:
-        """Nothing of this API tells about earlier calls: this refuses the paths that are not served, by name."""
-        if target.path.split("/")[1] == "batches":
-            raise CallError(404, "message batches (messages/batches) are not served: send each request to messages", code="not_served")
-        raise CallError(404, f"there is nothing at {target.path!r}: this API serves messages and messages/count_tokens", code="unknown_url")
 
     def reply(self, request: WireRequest, reply: Reply) -> bytes:
         choice = reply.choices[0]
@@ -161,6 +152,17 @@ class MessageStream:
 
 
 # --------------------------------------------------------------------------- parts of a reply
+
+
+def _counted(tokens: int) -> bytes:
+    return orjson.dumps({"input_tokens": tokens})
+
+
+def _refused(target: Target) -> bytes:
+    """Nothing of this API tells about earlier calls: the paths that are not served are refused, by name."""
+    if target.path.split("/")[1] == "batches":
+        raise CallError(404, "message batches (messages/batches) are not served: send each request to messages", code="not_served")
+    raise CallError(404, f"there is nothing at {target.path!r}: this API serves messages and messages/count_tokens", code="unknown_url")
 
 
 def _event(kind: str, **fields: Json) -> bytes:

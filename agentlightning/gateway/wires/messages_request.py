@@ -7,12 +7,9 @@ one turn, as in the API. ``cache_control`` is read nowhere, so it can make no di
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, cast
-
-import orjson
 
 from agentlightning.gateway.wires.base import OutputFormat, ToolChoice, WireRequest
 from agentlightning.gateway.wires.carried import from_object, unsealed
@@ -25,10 +22,12 @@ from agentlightning.gateway.wires.fields import (
     mapping,
     needed_text,
     number,
+    refuse_unless_neutral,
     shown,
     stops,
     text,
     tool_of,
+    tools_of,
     unsupported,
 )
 from agentlightning.types import Json, Message, Tool, ToolCall
@@ -51,9 +50,7 @@ _THINKING = ("enabled", "adaptive", "disabled")
 
 def read_request(body: Mapping[str, Json], *, counted: bool) -> WireRequest:
     """``counted``: only the prompt's tokens are asked for, so that ``max_tokens`` may be left out. Raises CallError."""
-    for name in _NEUTRAL.keys() & body.keys():
-        if body[name] is not None and body[name] not in _NEUTRAL[name]:
-            raise unsupported(name, body[name])
+    refuse_unless_neutral(body, _NEUTRAL)
     _check_context_management(body.get("context_management"))
     limit = integer(body, "max_tokens", 1)
     if limit is None and not counted:
@@ -64,7 +61,7 @@ def read_request(body: Mapping[str, Json], *, counted: bool) -> WireRequest:
     thinking = body.get("thinking")
     if thinking is not None and mapping(thinking).get("type") not in _THINKING:
         raise bad(f"thinking must be of type {', '.join(_THINKING)}, not {shown(thinking)}", "thinking")
-    tools = _tools(body.get("tools"))
+    tools = tools_of(body.get("tools"), _tool)
     choice, names, parallel = _tool_choice(body.get("tool_choice"), tools)
     config = mapping(body.get("output_config"))
     asked = {name: body[name] for name in _KEPT if body.get(name) is not None}
@@ -226,29 +223,16 @@ def _assistant(content: Any, where: str) -> Message:
 # --------------------------------------------------------------------------- settings
 
 
-def _tools(value: Json) -> tuple[Tool, ...]:
-    if not value:
-        return ()
-    if not isinstance(value, list):
-        raise bad(f"tools must be a list, not {shown(value)}", "tools")
-    return _tools_of(orjson.dumps(value))
-
-
-@lru_cache(maxsize=256)
-def _tools_of(encoded: bytes) -> tuple[Tool, ...]:
-    """The same tuple for the same tools, so that comparing a turn's tools with the last turn's costs nothing."""
-    tools: list[Tool] = []
-    for i, raw in enumerate(orjson.loads(encoded)):
-        tool = mapping(raw)
-        kind = tool.get("type")
-        if kind is not None and kind != "custom":
-            raise bad(
-                f"tools[{i}] is of type {shown(kind)}, which the API's own servers or models know: only tools with an input_schema are supported",
-                f"tools[{i}].type",
-                "unsupported_tool",
-            )
-        tools.append(tool_of(tool.get("name"), tool.get("description"), tool.get("input_schema"), f"tools[{i}]", schema="input_schema"))
-    return tuple(tools)
+def _tool(raw: Any, where: str) -> Tool:
+    tool = mapping(raw)
+    kind = tool.get("type")
+    if kind is not None and kind != "custom":
+        raise bad(
+            f"{where} is of type {shown(kind)}, which the API's own servers or models know: only tools with an input_schema are supported",
+            f"{where}.type",
+            "unsupported_tool",
+        )
+    return tool_of(tool.get("name"), tool.get("description"), tool.get("input_schema"), where, schema="input_schema")
 
 
 def _tool_choice(value: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tuple[str, ...] | None, bool]:

@@ -13,13 +13,25 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import partial
 from typing import Any, cast
 
 import orjson
 
 from agentlightning.gateway.tree import equality_key
-from agentlightning.gateway.wires.base import CallError, Conversation, OutputFormat, Past, Reply, Target, ToolChoice, Use, WireRequest
+from agentlightning.gateway.wires.base import (
+    CallError,
+    Conversation,
+    Count,
+    Look,
+    OutputFormat,
+    Past,
+    Reply,
+    Target,
+    ToolChoice,
+    Use,
+    WireRequest,
+)
 from agentlightning.gateway.wires.chat_completions import openai_error
 from agentlightning.gateway.wires.fields import (
     bad,
@@ -29,9 +41,11 @@ from agentlightning.gateway.wires.fields import (
     known_tool,
     mapping,
     number,
+    refuse_unless_neutral,
     shown,
     stops,
     tool_of,
+    tools_of,
     unsupported,
 )
 from agentlightning.gateway.wires.responses_items import (
@@ -98,19 +112,15 @@ class Responses:
         if target.path == "responses":
             return "call" if target.method == "POST" else None
         if target.path == "responses/input_tokens":
-            return "count" if target.method == "POST" else None
-        for path, methods in _LOOKS:
-            if path.fullmatch(target.path) is not None:
-                return "look" if target.method in methods else None
-        return "look"
+            return Count(_counted) if target.method == "POST" else None
+        known = [methods for path, methods in _LOOKS if path.fullmatch(target.path) is not None]
+        return Look(partial(_looked, target)) if not known or target.method in known[0] else None
 
     def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
-        for name in _NEUTRAL.keys() & body.keys():
-            if body[name] is not None and body[name] not in _NEUTRAL[name]:
-                raise unsupported(name, body[name], _INSTEAD.get(name, ""))
+        refuse_unless_neutral(body, _NEUTRAL, _INSTEAD)
         instructions = _string(body, "instructions")
         messages, conversation, carried = _history(body, past)
-        tools = _tools(body.get("tools"))
+        tools = tools_of(body.get("tools"), _tool)
         choice, names = _tool_choice(body.get("tool_choice"), tools)
         include = _include(body.get("include"))
         output, told = _output(body.get("text"))
@@ -156,15 +166,6 @@ class Responses:
 
     def stream(self, request: WireRequest, call_id: str, created: int) -> ResponsesStream:
         return ResponsesStream(request, call_id, created)
-
-    def count(self, tokens: int) -> bytes:
-        return orjson.dumps({"object": "response.input_tokens", "input_tokens": tokens})
-
-    def look(self, target: Target, body: Mapping[str, Json], past: Past) -> bytes:
-        room, *rest = target.path.split("/")
-        if room == "responses":
-            return orjson.dumps(_look_at_response(target, rest, past))
-        return orjson.dumps(_look_at_conversation(target, rest, body, past))
 
     def error(self, error: CallError) -> bytes:
         return openai_error(error)
@@ -250,28 +251,13 @@ def _include(value: Json) -> list[str]:
     return [name for name in (ENCRYPTED, LOGPROBS) if name in names]
 
 
-def _tools(value: Json) -> tuple[Tool, ...]:
-    if not value:
-        return ()
-    if not isinstance(value, list):
-        raise bad(f"tools must be a list, not {shown(value)}", "tools")
-    return _tools_of(orjson.dumps(value))
-
-
-@lru_cache(maxsize=256)
-def _tools_of(encoded: bytes) -> tuple[Tool, ...]:
-    """The same tuple for the same tools, so that comparing a turn's tools with the last turn's costs nothing."""
-    tools: list[Tool] = []
-    for i, raw in enumerate(orjson.loads(encoded)):
-        tool = mapping(raw)
-        kind = tool.get("type", "function")
-        if kind != "function":
-            raise bad(f"tools[{i}] is of type {shown(kind)}: only functions are supported", f"tools[{i}].type", "unsupported_tool")
-        for name in _TOOL_NEUTRAL.keys() & tool.keys():
-            if tool[name] is not None and tool[name] not in _TOOL_NEUTRAL[name]:
-                raise unsupported(f"tools[{i}].{name}", tool[name])
-        tools.append(tool_of(tool.get("name"), tool.get("description"), tool.get("parameters"), f"tools[{i}]"))
-    return tuple(tools)
+def _tool(raw: Any, where: str) -> Tool:
+    tool = mapping(raw)
+    kind = tool.get("type", "function")
+    if kind != "function":
+        raise bad(f"{where} is of type {shown(kind)}: only functions are supported", f"{where}.type", "unsupported_tool")
+    refuse_unless_neutral(tool, _TOOL_NEUTRAL, where=f"{where}.")
+    return tool_of(tool.get("name"), tool.get("description"), tool.get("parameters"), where)
 
 
 def _tool_choice(choice: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tuple[str, ...] | None]:
@@ -327,6 +313,17 @@ _LOOKS = (
     (re.compile(r"conversations/[^/]+/items/[^/]+"), ("GET", "DELETE")),
 )
 """Paths that tell about what is kept, with their methods."""
+
+
+def _counted(tokens: int) -> bytes:
+    return orjson.dumps({"object": "response.input_tokens", "input_tokens": tokens})
+
+
+def _looked(target: Target, body: Mapping[str, Json], past: Past) -> bytes:
+    room, *rest = target.path.split("/")
+    if room == "responses":
+        return orjson.dumps(_look_at_response(target, rest, past))
+    return orjson.dumps(_look_at_conversation(target, rest, body, past))
 
 
 def _look_at_response(target: Target, rest: list[str], past: Past) -> dict[str, Json]:
