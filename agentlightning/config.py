@@ -223,22 +223,6 @@ class RunConfig(Settings):
     name: str = "run"
     """What the run is called in lists; its id is the name with the time and a random suffix. At most 100 characters, no slashes."""
 
-    _compiles = field_validator("trained_agents")(_regular)
-
-    @property
-    def record_url(self) -> str:
-        """Where the record is."""
-        return self.store.url or f"sqlite:///{self.output_dir.expanduser().resolve() / 'record.db'}"
-
-    @field_validator("name")
-    @classmethod
-    def _names_a_folder(cls, name: str) -> str:
-        if not 0 < len(name) <= 100 or set(name) & set("/\\\0") or not name.isprintable() or name.startswith("."):
-            raise ValueError(
-                f"{name[:100]!r} cannot be part of a folder's name: 1 to 100 characters, no slashes, no control characters, no dot in front"
-            )
-        return name
-
     output_dir: Path = Path("runs")
     """A run's folder is made in here."""
     seed: int = 0
@@ -270,3 +254,19 @@ class RunConfig(Settings):
     gateway: GatewayConfig = GatewayConfig()
     store: StoreConfig = StoreConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+
+    _compiles = field_validator("trained_agents")(_regular)
+
+    @property
+    def record_url(self) -> str:
+        """Where the record is."""
+        return self.store.url or f"sqlite:///{self.output_dir.expanduser().resolve() / 'record.db'}"
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, name: str) -> str:
+        if not 0 < len(name) <= 100 or set(name) & set("/\\\0") or not name.isprintable() or name.startswith("."):
+            raise ValueError(
+                f"{name[:100]!r} cannot be part of a folder's name: 1 to 100 characters, no slashes, no control characters, no dot in front"
+            )
+        return name

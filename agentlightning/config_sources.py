@@ -91,7 +91,7 @@ def resolve(
         *(
             _Given(keys, leaf, "argument")
             for key, value in (arguments or {}).items()
-            for keys, leaf in _tables(value, tuple(key.split(".")))
+            for keys, leaf in leaves_of(value, tuple(key.split(".")))
         ),
         *_arguments(algorithm, ("algorithm",)),
     ]
@@ -149,14 +149,15 @@ def _from_file(file: Path | None) -> Iterator[_Given]:
         raise ConfigError(f"{file}: not valid TOML: {error}") from None
     source = f"file {file.name}"
     for key, value in table.items():
-        for keys, leaf in _tables(value, (key,)):
+        for keys, leaf in leaves_of(value, (key,)):
             yield _Given(keys, leaf, source + _line_of(text, keys))
 
 
-def _tables(value: Json, keys: Keys) -> Iterator[tuple[Keys, Json]]:
+def leaves_of(value: Json, keys: Keys = ()) -> Iterator[tuple[Keys, Json]]:
+    """What is in a table and the tables within it, each value with its keys. An empty table is a value."""
     if isinstance(value, dict) and value:
         for key, item in cast("dict[str, Json]", value).items():
-            yield from _tables(item, (*keys, key))
+            yield from leaves_of(item, (*keys, key))
     else:
         yield keys, value
 
@@ -241,7 +242,7 @@ def _lay(values: dict[Keys, _Given], item: _Given) -> None:
     """A whole value replaces what was laid below its key; a key of a dict joins what the dict has."""
     for keys in [keys for keys in values if keys[: len(item.keys)] == item.keys]:
         del values[keys]
-    for keys, value in _tables(item.value, item.keys):
+    for keys, value in leaves_of(item.value, item.keys):
         values[keys] = _Given(keys, value, item.source)
 
 

@@ -17,12 +17,13 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from agentlightning.agent import AgentSpec
 from agentlightning.config import Resolved, RunConfig, describe_run
+from agentlightning.config_sources import leaves_of
 from agentlightning.errors import AgentLightningError, ConfigError, StoreError
 from agentlightning.resources import NamedResources
 from agentlightning.run import Run
@@ -201,18 +202,8 @@ def _same_settings(record: RunRecord, description: Mapping[str, Json]) -> None:
 
 def _by_key(description: Mapping[str, Json]) -> dict[str, Json]:
     """The settings of a run's description that a resume may not change, by dotted key."""
-    found: dict[str, Json] = {}
-
-    def put(value: Json, keys: str) -> None:
-        if isinstance(value, Mapping) and value:
-            for key, inner in cast("Mapping[str, Json]", value).items():
-                put(inner, f"{keys}.{key}")
-        else:
-            found[keys] = value
-
-    for key, value in description["config"].items():
-        put(value, key)
-    put(description.get("algorithm"), "algorithm")
+    settings = {**description["config"], "algorithm": description.get("algorithm")}
+    found = {".".join(keys): value for keys, value in leaves_of(settings)}
     return {key: value for key, value in found.items() if key.partition(".")[0] not in _MAY_DIFFER or key.startswith(_NAMES_AGENTS)}
 
 

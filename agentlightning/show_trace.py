@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -96,29 +95,18 @@ def _credits(view: RolloutView, trace: AttemptTrace) -> Mapping[int, Credit]:
     advantage = advantage_of(view.run.steps, rollout) if trained else None
     setting = view.run.setting("config", "trained_agents")
     trained_agents = setting if isinstance(setting, str) else None
-    tree = assign(rollout.id, trace.nodes, trace.calls, advantage, unit=0, trained_agents=trained_agents).tree
-    calls = {call.index: call for call in trace.calls}
+    credited = assign(rollout.id, trace.nodes, trace.calls, advantage, unit=0, trained_agents=trained_agents)
     found: dict[int, Credit] = {}
-    for node, train in zip(trace.nodes, tree.nodes, strict=True):
+    for node, train in zip(trace.nodes, credited.tree.nodes, strict=True):
         if not node.sampled:
             continue
         if train.weights is not None:
             found[node.id] = Credit([None if weight != weight else weight for weight in train.weights])
         elif advantage is not None:
-            found[node.id] = Credit(None, _why_node(calls.get(node.call_index), trained_agents))
+            found[node.id] = Credit(None, credited.reasons[node.id].replace("_", " "))
         else:
             found[node.id] = Credit(None, _why_rollout(view, trained))
     return found
-
-
-def _why_node(call: Call | None, trained_agents: str | None) -> str:
-    if call is None:
-        return "call not recorded"
-    if call.status is CallStatus.ABANDONED:
-        return "abandoned"
-    if trained_agents is not None and re.fullmatch(trained_agents, call.agent or "") is None:
-        return "other agent"
-    return "greedy" if call.used is not None and call.used.temperature == 0 and len(call.samples) == 1 else "unused sample"
 
 
 def _why_rollout(view: RolloutView, last_attempt: bool) -> str:

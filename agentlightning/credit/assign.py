@@ -26,12 +26,14 @@ UNRECORDED_CALL = "unrecorded_call"
 
 @dataclass(frozen=True, slots=True)
 class CreditedRollout:
-    """A rollout's tree with its weights. ``trained + sum(masked.values()) == sampled``, in tokens."""
+    """A rollout's tree with its weights. ``trained + sum(masked.values()) == sampled``, in tokens. ``reasons`` are those of nodes that are masked as a whole, by
+    node id."""
 
     tree: TrainTree
     sampled: int
     trained: int
     masked: Mapping[str, int] = field(default_factory=dict[str, int])
+    reasons: Mapping[int, str] = field(default_factory=dict[int, str])
 
 
 def assign(
@@ -60,6 +62,7 @@ def assign(
     parents = {node.id: node.parent for node in nodes}
     node_reason = _sample_masks(nodes, calls, parents)
     masked: Counter[str] = Counter()
+    reasons: dict[int, str] = {}
     sampled = trained = 0
     out: list[TrainNode] = []
     for node in nodes:
@@ -83,7 +86,8 @@ def assign(
             reason = GREEDY
         weights: array[float] | None = None
         if reason is not None or advantage is None:
-            masked[reason or mask] += count
+            reasons[node.id] = reason or mask
+            masked[reasons[node.id]] += count
         else:
             weights = array("f", [advantage]) * count
             for t in _forced(node):
@@ -106,7 +110,7 @@ def assign(
                 constraint=_constraint(node, call, out, parent),
             )
         )
-    return CreditedRollout(TrainTree(tuple(out), rollout_id), sampled, trained, dict(masked))
+    return CreditedRollout(TrainTree(tuple(out), rollout_id), sampled, trained, dict(masked), reasons)
 
 
 def _forced(node: Node) -> list[int]:

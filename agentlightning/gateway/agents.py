@@ -2,7 +2,7 @@
 
 Frameworks do not say it, so each way that a user can is heard, the most explicit first: a path segment, the header `X-Agent-Name`, an API key `agent:NAME`,
 `user` or metadata in the body, OpenTelemetry's baggage, the rules in `gateway.agents`. Where none of them speaks, an identical system prompt and
-set of tools is one agent, named after their content, so that its name is the same in every attempt and run.
+set of tools (by their names) is one agent, named after their content, so that its name is the same in every attempt and run.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Literal, cast
 from urllib.parse import unquote
-
-import orjson
 
 from agentlightning.config import AgentRule
 from agentlightning.gateway.wires.base import WireRequest
@@ -74,10 +72,11 @@ def named_by_body(request: WireRequest, headers: Mapping[str, str], rules: Mappi
 
 
 def learned(system: str, tools: Sequence[Tool]) -> str:
-    """``agent-`` and six hexadecimal digits of the system prompt and the tools, whatever their order."""
-    described = sorted([tool.name, tool.description, orjson.dumps(tool.parameters, option=orjson.OPT_SORT_KEYS).decode()] for tool in tools)
-    content = orjson.dumps([system.strip().encode("utf-8", "replace").decode(), described])
-    return LEARNED + blake2b(content, digest_size=3).hexdigest()
+    """``agent-`` and six hexadecimal digits of the system prompt and the tools' names, whatever their order. On every call: it reads no schema."""
+    content = blake2b(system.strip().encode("utf-8", "replace"), digest_size=3)
+    for name in sorted(tool.name for tool in tools):
+        content.update(b"\0" + name.encode("utf-8", "replace"))
+    return LEARNED + content.hexdigest()
 
 
 def _follows(rule: AgentRule, system: str, tools: Sequence[Tool]) -> bool:

@@ -198,7 +198,8 @@ def summary(result: Mapping[str, Json]) -> list[tuple[str, str]]:
             lines.append(
                 ("calls", f"{counts(cast('Mapping[str, int]', ledger['calls']))}; `agl show RUN ROLLOUT` says why one was refused")
             )
-        lines.append(("parity", f"max |delta logprob| {ledger.get('parity_max', 0.0):.1e} between sampler and trainer"))
+        if ledger["trained"]:
+            lines.append(("parity", f"max |delta logprob| {ledger.get('parity_max', 0.0):.1e} between sampler and trainer"))
     if seconds:
         lines.append(("wall time", ", ".join(f"{phase} {duration(spent)}" for phase, spent in seconds.items())))
     for key, label in (("checkpoint", "checkpoint"), ("best_checkpoint", "best"), ("curve", "curve"), ("folder", "folder")):
