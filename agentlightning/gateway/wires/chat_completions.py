@@ -6,7 +6,7 @@ refused by name. Validated by hand: this runs on every call, on histories of any
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 import orjson
@@ -40,6 +40,7 @@ from agentlightning.gateway.wires.fields import (
     tool_of,
     tools_of,
 )
+from agentlightning.gateway.wires.openai import ChunkStream, openai_error, usage
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Json, Message, Tool, ToolCall
 
@@ -91,11 +92,6 @@ _INSTEAD = {
     "stop_token_ids": "use stop",
     "best_of": "use n",
 }
-
-
-def openai_error(error: CallError) -> bytes:
-    kind = "invalid_request_error" if error.status < 500 else "server_error"
-    return orjson.dumps({"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}})
 
 
 class ChatCompletions:
@@ -176,7 +172,7 @@ class ChatCompletions:
             "created": reply.created,
             "model": request.model,
             "choices": choices,
-            "usage": _usage(reply),
+            "usage": usage(reply),
         }
         if reply.prompt_ids is not None:
             body["prompt_token_ids"] = reply.prompt_ids.tolist()
@@ -189,25 +185,12 @@ class ChatCompletions:
         return openai_error(error)
 
 
-class ChatStream:
-    """Server-sent events of one reply: the roles, the deltas (whole tool calls, each in one chunk), the finish chunks, usage, ``[DONE]``.
-
-    Logprobs and token ids come with the finish chunk: the engine tells them when the sample is whole. Without ``include_usage`` the usage rides on
-    the last finish chunk.
-    """
-
-    content_type = "text/event-stream; charset=utf-8"
-    heartbeat = b": waiting\n\n"
+class ChatStream(ChunkStream):
+    """See `ChunkStream`. Before the finish chunks come the roles and the deltas, one thing a chunk: reasoning, text, or a whole tool call."""
 
     def __init__(self, request: WireRequest, call_id: str, created: int) -> None:
-        self._request = request
-        self._base: dict[str, Json] = {"id": call_id, "object": "chat.completion.chunk", "created": created, "model": request.model}
-        if request.include_usage:
-            self._base["usage"] = None
+        super().__init__(request, {"id": call_id, "object": "chat.completion.chunk", "created": created, "model": request.model})
         self._calls = [0] * request.n
-
-    def _chunk(self, choices: Sequence[Mapping[str, Json]], **more: Json) -> bytes:
-        return b"data: " + orjson.dumps({**self._base, "choices": choices, **more}) + b"\n\n"
 
     def begin(self) -> bytes:
         return b"".join(
@@ -227,28 +210,18 @@ class ChatStream:
             self._calls[index] += 1
         return b"".join([self._chunk([{"index": index, "delta": each, "logprobs": None, "finish_reason": None}]) for each in added])
 
-    def end(self, reply: Reply) -> bytes:
-        events: list[bytes] = []
-        for index, choice in enumerate(reply.choices):
-            entry: dict[str, Json] = {
-                "index": index,
-                "delta": {},
-                "logprobs": _logprobs(choice) if self._request.logprobs else None,
-                "finish_reason": _finish(choice),
-            }
-            more: dict[str, Json] = {}
-            if self._request.token_ids:
-                entry["token_ids"] = choice.token_ids.tolist()
-            if index == len(reply.choices) - 1:
-                if reply.prompt_ids is not None:
-                    more["prompt_token_ids"] = reply.prompt_ids.tolist()
-                if not self._request.include_usage:
-                    more["usage"] = _usage(reply)
-            events.append(self._chunk([entry], **more))
-        if self._request.include_usage:
-            events.append(self._chunk([], usage=_usage(reply)))
-        events.append(b"data: [DONE]\n\n")
-        return b"".join(events)
+    def _finished(self, reply: Reply, index: int) -> dict[str, Json]:
+        choice = reply.choices[index]
+        entry: dict[str, Json] = {
+            "index": index,
+            "delta": {},
+            "logprobs": _logprobs(choice) if self._request.logprobs else None,
+            "finish_reason": _finish(choice),
+        }
+        return {**entry, "token_ids": choice.token_ids.tolist()} if self._request.token_ids else entry
+
+    def _beside(self, reply: Reply) -> dict[str, Json]:
+        return {} if reply.prompt_ids is None else {"prompt_token_ids": reply.prompt_ids.tolist()}
 
 
 # --------------------------------------------------------------------------- parts of a reply
@@ -262,15 +235,6 @@ def _finish(choice: Choice) -> str:
     if choice.finish is FinishReason.LENGTH:
         return "length"
     return "tool_calls" if choice.message.tool_calls else "stop"
-
-
-def _usage(reply: Reply) -> dict[str, Json]:
-    return {
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.sampled_tokens,
-        "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
-        "prompt_tokens_details": {"cached_tokens": reply.reused_tokens},
-    }
 
 
 def _logprobs(choice: Choice) -> dict[str, Json]:

@@ -7,13 +7,12 @@ they are.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 import orjson
 
 from agentlightning.gateway.wires.base import CallError, Choice, Past, Reply, Target, Use, WireRequest
-from agentlightning.gateway.wires.chat_completions import openai_error
 from agentlightning.gateway.wires.fields import (
     MAX_SAMPLES,
     bad,
@@ -27,6 +26,7 @@ from agentlightning.gateway.wires.fields import (
     stops,
     unsupported,
 )
+from agentlightning.gateway.wires.openai import ChunkStream, openai_error, usage
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Json
 
@@ -129,7 +129,7 @@ class Completions:
 
     def reply(self, request: WireRequest, reply: Reply) -> bytes:
         choices = [_choice(request, reply, index, _echoed(request) + each.message.content) for index, each in enumerate(reply.choices)]
-        return orjson.dumps({**_base(request, reply.id, reply.created), "choices": choices, "usage": _usage(reply)})
+        return orjson.dumps({**_base(request, reply.id, reply.created), "choices": choices, "usage": usage(reply)})
 
     def stream(self, request: WireRequest, call_id: str, created: int) -> CompletionStream:
         return CompletionStream(request, call_id, created)
@@ -138,24 +138,11 @@ class Completions:
         return openai_error(error)
 
 
-class CompletionStream:
-    """Server-sent events of one reply: the prompt where it is to be echoed, the texts, the finish chunks, usage, ``[DONE]``.
-
-    Logprobs and token ids come with the finish chunk: the engine tells them when the sample is whole. Without ``include_usage`` the usage rides on
-    the last finish chunk.
-    """
-
-    content_type = "text/event-stream; charset=utf-8"
-    heartbeat = b": waiting\n\n"
+class CompletionStream(ChunkStream):
+    """See `ChunkStream`. Before the finish chunks come the prompt, where it is to be echoed, and the texts."""
 
     def __init__(self, request: WireRequest, call_id: str, created: int) -> None:
-        self._request = request
-        self._base = _base(request, call_id, created)
-        if request.include_usage:
-            self._base["usage"] = None
-
-    def _chunk(self, choices: Sequence[Mapping[str, Json]], **more: Json) -> bytes:
-        return b"data: " + orjson.dumps({**self._base, "choices": choices, **more}) + b"\n\n"
+        super().__init__(request, _base(request, call_id, created))
 
     def begin(self) -> bytes:
         echoed = _echoed(self._request)
@@ -167,16 +154,8 @@ class CompletionStream:
     def _text(self, index: int, added: str) -> bytes:
         return self._chunk([{"index": index, "text": added, "logprobs": None, "finish_reason": None}])
 
-    def end(self, reply: Reply) -> bytes:
-        events: list[bytes] = []
-        last = len(reply.choices) - 1
-        for index in range(len(reply.choices)):
-            more: dict[str, Json] = {"usage": _usage(reply)} if index == last and not self._request.include_usage else {}
-            events.append(self._chunk([_choice(self._request, reply, index, "")], **more))
-        if self._request.include_usage:
-            events.append(self._chunk([], usage=_usage(reply)))
-        events.append(b"data: [DONE]\n\n")
-        return b"".join(events)
+    def _finished(self, reply: Reply, index: int) -> dict[str, Json]:
+        return _choice(self._request, reply, index, "")
 
 
 # --------------------------------------------------------------------------- parts of a reply
@@ -217,15 +196,6 @@ def _logprobs(request: WireRequest, choice: Choice) -> dict[str, Json]:
         "token_logprobs": choice.logprobs.tolist(),
         "top_logprobs": [{piece: logprob} for piece, logprob in pairs] if request.asked.get("logprobs") else None,
         "text_offset": offsets,
-    }
-
-
-def _usage(reply: Reply) -> dict[str, Json]:
-    return {
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.sampled_tokens,
-        "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
-        "prompt_tokens_details": {"cached_tokens": reply.reused_tokens},
     }
 
 

@@ -32,7 +32,6 @@ from agentlightning.gateway.wires.base import (
     Use,
     WireRequest,
 )
-from agentlightning.gateway.wires.chat_completions import openai_error
 from agentlightning.gateway.wires.fields import (
     bad,
     boolean,
@@ -48,6 +47,7 @@ from agentlightning.gateway.wires.fields import (
     tools_of,
     unsupported,
 )
+from agentlightning.gateway.wires.openai import openai_error
 from agentlightning.gateway.wires.responses_items import (
     CALL,
     CONVERSATION,

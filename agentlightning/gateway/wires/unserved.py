@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentlightning.gateway.wires.base import CallError
-from agentlightning.gateway.wires.chat_completions import openai_error
 from agentlightning.gateway.wires.gemini import gemini_error
+from agentlightning.gateway.wires.openai import openai_error
 
 _SERVED = "This endpoint serves OpenAI's chat/completions, responses and completions, Anthropic's messages, and Gemini's generateContent"
 

@@ -1,0 +1,62 @@
+"""What OpenAI's APIs have in common: the shape of an error, of usage, and of a stream of chunks. Pure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import orjson
+
+from agentlightning.gateway.wires.base import CallError, Reply, WireRequest
+from agentlightning.types import Json
+
+
+def openai_error(error: CallError) -> bytes:
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    return orjson.dumps({"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}})
+
+
+def usage(reply: Reply) -> dict[str, Json]:
+    return {
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.sampled_tokens,
+        "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
+        "prompt_tokens_details": {"cached_tokens": reply.reused_tokens},
+    }
+
+
+class ChunkStream(ABC):
+    """Server-sent chunks of one reply, up to its finish chunks (one for each sample), usage and ``[DONE]``.
+
+    Logprobs and token ids come with the finish chunk: the engine tells them when the sample is whole. Without ``include_usage`` the usage rides on
+    the last finish chunk. ``base`` is what every chunk begins with.
+    """
+
+    content_type = "text/event-stream; charset=utf-8"
+    heartbeat = b": waiting\n\n"
+
+    def __init__(self, request: WireRequest, base: Mapping[str, Json]) -> None:
+        self._request = request
+        self._base = {**base, "usage": None} if request.include_usage else dict(base)
+
+    def end(self, reply: Reply) -> bytes:
+        last = len(reply.choices) - 1
+        rides = {} if self._request.include_usage else {"usage": usage(reply)}
+        events = [
+            self._chunk([self._finished(reply, index)], **({**self._beside(reply), **rides} if index == last else {}))
+            for index in range(len(reply.choices))
+        ]
+        if self._request.include_usage:
+            events.append(self._chunk([], usage=usage(reply)))
+        return b"".join([*events, b"data: [DONE]\n\n"])
+
+    def _chunk(self, choices: Sequence[Mapping[str, Json]], **more: Json) -> bytes:
+        return b"data: " + orjson.dumps({**self._base, "choices": choices, **more}) + b"\n\n"
+
+    @abstractmethod
+    def _finished(self, reply: Reply, index: int) -> dict[str, Json]:
+        """The choice of a sample's finish chunk."""
+
+    def _beside(self, reply: Reply) -> dict[str, Json]:
+        """What stands beside the choices of the last finish chunk."""
+        return {}
