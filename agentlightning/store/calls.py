@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import cast
 
 from sqlalchemy import Connection, Table, delete, insert, select, update
@@ -20,29 +21,56 @@ from agentlightning.store.schema import attempts, calls, nodes, rewards
 from agentlightning.types import Call, CallStatus, Node, Reward
 
 
-def _compiled(table: Table) -> str:
-    """An insert of every column but ``seq``, as SQL with named parameters."""
-    names = [column.name for column in table.c if column.name != "seq"]
-    return str(insert(table).compile(dialect=sqlite.dialect(paramstyle="named"), column_keys=names))
+class _Insert:
+    """Inserts rows of a table, as many with one statement as it has: straight to the driver, since SQLAlchemy's own execution would more than double
+    what a call costs (benchmarks/store.py)."""
+
+    MOST = 128
+    """Rows in one statement: SQLite takes 32,766 parameters."""
+
+    def __init__(self, table: Table) -> None:
+        self._names = [column.name for column in table.c if column.name != "seq"]
+        self._table = table
+        self._values = itemgetter(*self._names)
+        self._statements: dict[int, str] = {}
+
+    def __call__(self, driver: sqlite3.Connection, rows: Sequence[Params]) -> None:
+        done = 0
+        while done < len(rows):
+            # A power of two: few different statements to prepare.
+            count = min(1 << ((len(rows) - done).bit_length() - 1), self.MOST)
+            driver.execute(self._statement(count), [value for row in rows[done : done + count] for value in self._values(row)])
+            done += count
+
+    def _statement(self, count: int) -> str:
+        if count not in self._statements:
+            one = str(insert(self._table).compile(dialect=sqlite.dialect(paramstyle="qmark"), column_keys=self._names))
+            head, values = one.rsplit(" VALUES ", 1)
+            self._statements[count] = f"{head} VALUES {', '.join([values] * count)}"
+        return self._statements[count]
 
 
-_INSERT_CALL = _compiled(calls)
-_INSERT_NODE = _compiled(nodes)
+_insert_calls = _Insert(calls)
+_insert_nodes = _Insert(nodes)
+
+Recorded = tuple[Params, Sequence[Params]]
+"""A call and the nodes it added."""
 
 
-def record(connection: Connection, call: Params, added: Sequence[Params]) -> None:
-    """Stores a call and the nodes it added, or replaces the call of the same id and its nodes."""
-    # Straight to the driver: SQLAlchemy's own execution would more than double what a call costs (benchmarks/store.py).
+def record(connection: Connection, added: Sequence[Recorded]) -> None:
+    """Stores calls and the nodes they added. One alone may also replace the call of the same id and its nodes."""
     driver = cast("sqlite3.Connection", connection.connection.driver_connection)
     try:
-        driver.execute(_INSERT_CALL, call)
+        _insert_calls(driver, [call for call, _ in added])
     except sqlite3.IntegrityError:
-        _replace(connection, call, added)
+        if len(added) > 1:
+            raise
+        _replace(connection, *added[0])
         return
     try:
-        driver.executemany(_INSERT_NODE, added)
+        _insert_nodes(driver, [node for _, nodes in added for node in nodes])
     except sqlite3.IntegrityError as error:
-        raise _refused(call, str(error)) from error
+        raise _refused(added[0][0], str(error)) from error
 
 
 def _replace(connection: Connection, call: Params, added: Sequence[Params]) -> None:

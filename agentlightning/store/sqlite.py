@@ -205,7 +205,7 @@ class SqliteStore:
     async def record(self, call: Call, nodes: Sequence[Node]) -> None:
         row = call_params(call)
         added = [node_params(call.attempt_id, node) for node in nodes]
-        await self._write(lambda c: calls.record(c, row, added))
+        await self._writer.write_jointly(calls.record, (row, added))
 
     async def set_call_status(self, call_id: str, status: str) -> None:
         try:
