@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, cast
 
 import orjson
@@ -152,6 +153,26 @@ class Leaf:
 
 
 @dataclass(slots=True, eq=False)
+class Found:
+    """Where a history goes on: from ``leaf``, with ``text``, whose digest is ``before``.
+
+    ``known``: an earlier prompt did so too, and ``text`` need not be tokenised. ``disagrees``: more of the history was recorded, but the template's
+    text is another now.
+    """
+
+    leaf: Leaf | None
+    disagrees: bool
+    text: str
+    before: bytes
+    known: bool
+    messages: Sequence[Message]
+    tools: tuple[Tool, ...]
+    policy: str
+    keys: list[Key]
+    chains: list[int]
+
+
+@dataclass(slots=True, eq=False)
 class Plan:
     """Where a call's prompt goes. ``node`` is its last node, ``prompt_ids`` the whole prompt, ``given`` the messages since ``parent``.
 
@@ -199,37 +220,48 @@ class TraceTree:
     # ----------------------------------------------------------------- planning
     def plan(self, messages: Sequence[Message], tools: tuple[Tool, ...], policy: str, template: Template) -> Plan:
         """Finds the longest recorded path that the history continues and tokenises what is new. Raises TemplateError."""
+        found = self.find(messages, tools, policy, template)
+        return self.place(found, array("i") if found.known else template.encode(found.text, start=found.leaf is None))
+
+    def find(self, messages: Sequence[Message], tools: tuple[Tool, ...], policy: str, template: Template) -> Found:
+        """The first half of ``plan``: up to the text that is to be tokenised. Raises TemplateError."""
+        messages = self._rejoined(messages, tools, policy)
         keys = [equality_key(message) for message in messages]
         chains = [0]
         for key in keys:
             chains.append(hash((chains[-1], key)))
-        found = self._longest(messages, keys, chains, tools, policy)
-        leaf, texts = self._render(found, messages, tools, template)
+        longest = self._longest(messages, keys, chains, tools, policy)
+        leaf, texts = self._render(longest, messages, tools, template)
         before = _digest(texts[-1])
-        first = not self._roots
+        known = self._node(leaf, policy, before) is not None
+        return Found(leaf, leaf is not longest, texts[-1], before, known, messages, tools, policy, keys, chains)
 
-        def encode() -> array[int]:
-            ids = template.encode(texts[-1], start=leaf is None)
+    def place(self, found: Found, ids: array[int]) -> Plan:
+        """The second half, with the ids of ``found.text`` (none needed where it is known, and nothing else has been planned since). Raises TemplateError."""
+        leaf, start = found.leaf, found.leaf.position + 1 if found.leaf else 0
+        first = not self._roots
+        node = self._node(leaf, found.policy, found.before)
+        if node is not None:
+            branch = "forked"
+        else:
             if leaf is None and not ids:
                 raise TemplateError("the chat template rendered these messages to nothing")
-            return ids
-
-        node, known = self._place(leaf, policy, before, encode)
-        if known:
-            branch = "forked"
-        elif leaf is not found:
-            branch = "template"
-        elif reason := self._changed(messages, keys, chains, leaf.position + 1 if leaf else 0, tools, policy):
-            branch = reason
-        elif leaf is None:
-            branch = "root" if first else "new"
-        else:
-            branch = "forked" if leaf.continuations else "continued"
+            node = self._add(leaf, found.policy, found.before, ids)
+            if found.disagrees:
+                branch = "template"
+            elif reason := self._changed(found.messages, found.keys, found.chains, start, found.tools, found.policy):
+                branch = reason
+            elif leaf is None:
+                branch = "root" if first else "new"
+            else:
+                branch = "forked" if leaf.continuations else "continued"
         if leaf is not None:
             leaf.continuations += 1
         node.plans += 1
-        start = leaf.position + 1 if leaf else 0
-        return Plan(branch, leaf, node, node.path_ids(), before, tuple(messages[start:]), len(messages), chains[-1], policy, tools)
+        return Plan(
+            branch, leaf, node, node.path_ids(), found.before, tuple(found.messages[start:]), len(found.messages), found.chains[-1],
+            found.policy, found.tools,
+        )  # fmt: skip
 
     def plan_prompt(self, prompt: str | array[int], policy: str, template: Template) -> Plan:
         """Where a prompt without messages goes. One that begins with all of an earlier prompt and its sample, letter by letter or id by id, goes on from
@@ -240,8 +272,10 @@ class TraceTree:
         leaf = max(enumerate(leaves), key=lambda each: (not each[1].continuations, each[0]))[1] if leaves else None
         rest = data[length:]
         before = blake2b(rest, digest_size=16, person=kind.encode()).digest()
-
-        def encode() -> array[int]:
+        first = not self._roots
+        node = self._node(leaf, policy, before)
+        known = node is not None
+        if node is None:
             if isinstance(prompt, str):
                 ids = encode_text(rest.decode("utf-8", "surrogatepass"), template, start=leaf is None) if rest else array("i")
             else:
@@ -249,10 +283,7 @@ class TraceTree:
                 check_ids(ids, template)
             if leaf is None and not ids:
                 raise PromptError("the prompt has no tokens")
-            return ids
-
-        first = not self._roots
-        node, known = self._place(leaf, policy, before, encode)
+            node = self._add(leaf, policy, before, ids)
         if leaf is not None:
             branch = "forked" if known or leaf.continuations else "continued"
             leaf.continuations += 1
@@ -263,12 +294,11 @@ class TraceTree:
         whole = _Prompt(template, Prefix(ids.tobytes()), Prefix(data) if kind == "text" else None)
         return Plan(branch, leaf, node, ids, before, (), 0, 0, policy, (), whole)
 
-    def _place(self, leaf: Leaf | None, policy: str, before: bytes, encode: Callable[[], array[int]]) -> tuple[LiveNode, bool]:
-        """The last node of a prompt that goes on from ``leaf`` with what ``before`` is the digest of, and whether an earlier prompt did so too."""
-        node = (leaf.prompts or {}).get(before) if leaf else self._roots.get((policy, before))
-        if node is not None:
-            return node, True
-        ids = encode()
+    def _node(self, leaf: Leaf | None, policy: str, before: bytes) -> LiveNode | None:
+        """The last node of an earlier prompt that goes on from ``leaf`` with what ``before`` is the digest of."""
+        return (leaf.prompts or {}).get(before) if leaf else self._roots.get((policy, before))
+
+    def _add(self, leaf: Leaf | None, policy: str, before: bytes, ids: array[int]) -> LiveNode:
         node = LiveNode(leaf.node if leaf else None, ids) if ids or leaf is None else leaf.node
         if leaf is None:
             self._roots[policy, before] = node
@@ -276,7 +306,28 @@ class TraceTree:
             leaf.prompts = {before: node}
         else:
             leaf.prompts[before] = node
-        return node, False
+        return node
+
+    def _rejoined(self, messages: Sequence[Message], tools: tuple[Tool, ...], policy: str) -> Sequence[Message]:
+        """The history with a recorded turn whole again where its client sends it in parts (its text, then its calls)."""
+        if not any(a.role == b.role == "assistant" for a, b in pairwise(messages)):
+            return messages
+        history: list[Message] = []
+        chain = i = 0
+        while i < len(messages):
+            message, end = messages[i], i + 1
+            while end < len(messages) and message.role == messages[end].role == "assistant":
+                end += 1
+            for last in range(end, i, -1):
+                message = _joined(messages[i:last])
+                leaves = self._samples.get(hash((chain, equality_key(message))), ())
+                if last == i + 1 or any(
+                    leaf.policy == policy and same_tools(leaf.tools, tools) and same_reasoning(message, leaf.message) for leaf in leaves
+                ):
+                    break
+            history.append(message)
+            chain, i = hash((chain, equality_key(message))), last
+        return history
 
     def _longest(
         self, messages: Sequence[Message], keys: list[Key], chains: list[int], tools: tuple[Tool, ...], policy: str
@@ -323,16 +374,34 @@ class TraceTree:
             if message.role != "assistant":
                 continue
             leaves = self._samples.get(chains[i + 1])
-            if leaves:
-                return "edited" if any(same_tools(leaf.tools, tools) for leaf in leaves) else "tools_changed"
-            if chains[i] in self._answered:
-                return "edited"
-            known = [self._by_id.get(call.id) for call in message.tool_calls]
-            if message.content.strip():
-                known.append(self._by_key.get(hash(keys[i])))
-            if any(leaf and leaf.policy == policy and same_tools(leaf.tools, tools) for leaf in known):
-                return "edited"
+            if leaves and not any(same_tools(leaf.tools, tools) for leaf in leaves):
+                return "tools_changed"
+            if leaves or chains[i] in self._answered or self._known(message, keys[i], tools, policy):
+                return "compacted" if self._compacted(messages, keys, tools, policy) else "edited"
         return None
+
+    def _known(self, message: Message, key: Key, tools: tuple[Tool, ...], policy: str) -> Leaf | None:
+        """A sample of this policy and these tools that has one of the message's ids or says the same, wherever it stands."""
+        leaves = [self._by_id.get(call.id) for call in message.tool_calls]
+        if message.content.strip():
+            leaves.append(self._by_key.get(hash(key)))
+        return next((leaf for leaf in leaves if leaf and leaf.policy == policy and same_tools(leaf.tools, tools)), None)
+
+    def _compacted(self, messages: Sequence[Message], keys: list[Key], tools: tuple[Tool, ...], policy: str) -> bool:
+        """Whether earlier turns of a recorded path were dropped or summed up: the history's last turn and what leads to it stand on the path, with less in
+        front of it than there was, behind the same system prompt or (a window) behind nothing at all. A label, on which no splice depends."""
+        last = next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "assistant"), None)
+        leaf = self._known(messages[last], keys[last], tools, policy) if last is not None else None
+        if last is None or leaf is None or last >= leaf.position:
+            return False
+        recorded = [message for step in leaf.path() for message in (*step.given, step.message)]
+        kept = 0
+        while kept <= last and _same(messages[last - kept], keys[last - kept], recorded[leaf.position - kept]):
+            kept += 1
+        gone, instead = recorded[: leaf.position + 1 - kept], keys[: last + 1 - kept]
+        if not kept or not any(message.role == "assistant" for message in gone):
+            return False
+        return not instead or gone[0].role != "system" or equality_key(gone[0]) == instead[0]
 
     # ----------------------------------------------------------------- recording
     def withdraw(self, plan: Plan) -> None:
@@ -423,6 +492,19 @@ def _id(node: LiveNode | None) -> int | None:
 def same_tools(a: tuple[Tool, ...], b: tuple[Tool, ...]) -> bool:
     """Equal names, descriptions and schemas in the same order."""
     return a is b or a == b
+
+
+def _joined(parts: Sequence[Message]) -> Message:
+    """One turn of the parts it came in."""
+    if len(parts) == 1:
+        return parts[0]
+    calls = tuple([call for part in parts for call in part.tool_calls])
+    reasoning = "".join([part.reasoning or "" for part in parts])
+    return Message("assistant", "".join([part.content for part in parts]), calls, None, parts[0].name, reasoning or None)
+
+
+def _same(theirs: Message, key: Key, recorded: Message) -> bool:
+    return key == equality_key(recorded) and same_reasoning(theirs, recorded)
 
 
 def _holds(leaf: Leaf, messages: Sequence[Message], keys: list[Key]) -> bool:

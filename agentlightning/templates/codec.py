@@ -61,24 +61,34 @@ class Codec:
     # ----------------------------------------------------------------- encoding
     def encode(self, text: str, *, start: bool) -> array[int]:
         """The ids of a rendered text, its escapes taken out. Raises TemplateError where the tokenizer cannot write a text without a control token."""
-        if not text:
-            return array("i")
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            text = _SURROGATE.sub("\ufffd", text)
-        if ESCAPE not in text:
-            ids = self._whole(text, start)
-            written = sum(found[0] != self._unknown for found in self._guard.pattern.finditer(text))
-            if written == sum(token in self._counted for token in ids):
-                return array("i", ids)
-        return self._piecewise(text, start)
+        (ids,) = self.encode_all([(text, start)])
+        if isinstance(ids, TemplateError):
+            raise ids
+        return ids
 
-    def _whole(self, text: str, start: bool) -> list[int]:
-        if start or self._separator is None or self._guard.pattern.match(text):
-            return self._core.encode(text, add_special_tokens=False).ids
-        # Behind a control token, as in the whole prompt: it may add a space or take one away.
-        return self._core.encode(self._separator + text, add_special_tokens=False).ids[1:]
+    def encode_all(self, texts: Sequence[tuple[str, bool]]) -> list[array[int] | TemplateError]:
+        """As ``encode`` of each text with its ``start``. The tokenizer runs once for all, outside the interpreter's lock."""
+        whole: list[tuple[int, str, str]] = []
+        for i, (text, start) in enumerate(texts):
+            if text and ESCAPE not in text:
+                text = _sound(text)
+                # Behind a control token, as in the whole prompt: it may add a space or take one away.
+                before = "" if start or self._separator is None or self._guard.pattern.match(text) else self._separator
+                whole.append((i, before, text))
+        encoded = self._core.encode_batch_fast([before + text for _, before, text in whole], add_special_tokens=False)
+        found: dict[int, array[int]] = {}
+        for (i, before, text), encoding in zip(whole, encoded, strict=True):
+            ids = encoding.ids[1:] if before else encoding.ids
+            written = sum([token != self._unknown for token in self._guard.pattern.findall(text)])
+            if written == sum([token in self._counted for token in ids]):
+                found[i] = array("i", ids)
+        return [found[i] if i in found else self._guarded(text, start) for i, (text, start) in enumerate(texts)]
+
+    def _guarded(self, text: str, start: bool) -> array[int] | TemplateError:
+        try:
+            return self._piecewise(_sound(text), start)
+        except TemplateError as error:
+            return error
 
     def _piecewise(self, text: str, start: bool) -> array[int]:
         ids = array("i")
@@ -227,6 +237,15 @@ def control_tokens(core: Tokenizer, template: str) -> dict[str, int]:
 
 
 _NAMED = re.compile(r"<[|｜].*[|｜]>")
+
+
+def _sound(text: str) -> str:
+    """The text with nothing in it that has no UTF-8 form."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text)
+    return text
 
 
 def _parts(piece: str) -> list[str]:
