@@ -319,10 +319,11 @@ class Distiller:
                     "object",
                     "finish_reason",
                     "status",
+                    "verbosity",
                 )
-                found[name] = (
-                    inner if named and isinstance(inner, str) and len(inner) < 80 else self.value(inner, name, prose or name in PROSE_KEYS)
-                )
+                # In a schema, `required` lists names that are kept where they are keys.
+                kept = (named and isinstance(inner, str) and len(inner) < 80) or (name == "required" and isinstance(inner, list))
+                found[name] = inner if kept else self.value(inner, name, prose or name in PROSE_KEYS)
             return found
         if isinstance(value, list):
             return [self.value(inner, key, prose) for inner in value]

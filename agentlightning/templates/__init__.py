@@ -15,7 +15,18 @@ from agentlightning.types import Json
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Chosen", "Parsed", "ParsedDelta", "Rendering", "SampledTurn", "StreamParser", "Template", "describe", "load_template"]
+__all__ = [
+    "Chosen",
+    "Parsed",
+    "ParsedDelta",
+    "Rendering",
+    "SampledTurn",
+    "StreamParser",
+    "Template",
+    "describe",
+    "load_template",
+    "other_reasoning",
+]
 
 
 def load_template(
@@ -30,6 +41,13 @@ def load_template(
     from agentlightning.templates.chat import ChatTemplate
 
     return ChatTemplate(tokenizer, tool_format=tool_format, stop_token_ids=stop_token_ids, keep_reasoning=keep_reasoning)
+
+
+def other_reasoning(template: Template) -> Template | None:
+    """The same template with the other value of ``keep_reasoning``; None where that makes no difference."""
+    from agentlightning.templates.chat import ChatTemplate
+
+    return template.other_reasoning() if isinstance(template, ChatTemplate) else None
 
 
 def describe(template: Template) -> dict[str, Json]:

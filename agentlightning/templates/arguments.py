@@ -40,16 +40,37 @@ def types_of(tools: Sequence[Tool]) -> dict[str, Types]:
     """The types of each tool's parameters."""
     found: dict[str, Types] = {}
     for tool in tools:
-        properties = tool.parameters.get("properties")
+        properties = local_reference(tool.parameters, tool.parameters).get("properties")
         if isinstance(properties, Mapping):
-            found[tool.name] = {str(key): _types(schema) for key, schema in cast("Mapping[str, Json]", properties).items()}
+            found[tool.name] = {str(key): _types(schema, tool.parameters) for key, schema in cast("Mapping[str, Json]", properties).items()}
     return found
 
 
-def _types(schema: Json, depth: int = 8) -> frozenset[str]:
+def local_reference(schema: Mapping[str, Json], root: Mapping[str, Json]) -> Mapping[str, Json]:
+    """What a schema that is a reference within ``root`` refers to; itself where it is none, or leads nowhere."""
+    target = schema
+    for _ in range(_LONGEST_CHAIN):
+        name = target.get("$ref")
+        if not isinstance(name, str) or not name.startswith("#"):
+            return target
+        found: Json = root
+        for part in name.removeprefix("#").split("/")[1:]:
+            part = part.replace("~1", "/").replace("~0", "~")
+            found = cast("Mapping[str, Json]", found).get(part) if isinstance(found, Mapping) else None
+        if not isinstance(found, Mapping):
+            return schema
+        target = cast("Mapping[str, Json]", found)
+    return schema
+
+
+_LONGEST_CHAIN = 8
+"""References to references that are followed."""
+
+
+def _types(schema: Json, root: Mapping[str, Json], depth: int = 8) -> frozenset[str]:
     if not isinstance(schema, Mapping) or not depth:
         return frozenset()
-    known = cast("Mapping[str, Json]", schema)
+    known = local_reference(cast("Mapping[str, Json]", schema), root)
     given = known.get("type")
     if isinstance(given, str):
         return frozenset((given,))
@@ -58,9 +79,12 @@ def _types(schema: Json, depth: int = 8) -> frozenset[str]:
     for key in ("anyOf", "oneOf"):
         options = known.get(key)
         if isinstance(options, Sequence) and not isinstance(options, str):
-            parts = [_types(option, depth - 1) for option in cast("Sequence[Json]", options)]
+            parts = [_types(option, root, depth - 1) for option in cast("Sequence[Json]", options)]
             return frozenset[str]().union(*parts) if all(parts) else frozenset()
-    values = known.get("enum")
+    whole = known.get("allOf")
+    if isinstance(whole, Sequence) and not isinstance(whole, str) and len(cast("Sequence[Json]", whole)) == 1:
+        return _types(whole[0], root, depth - 1)
+    values = [known["const"]] if "const" in known else known.get("enum")
     if isinstance(values, Sequence) and not isinstance(values, str):
         return frozenset(name for value in cast("Sequence[Json]", values) for name in _names(value))
     return frozenset()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from agentlightning.errors import TemplateError
 from agentlightning.types import FinishReason, Message, Tool, ToolCall
 
 
@@ -59,10 +60,12 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A whole sample: its message, and how often something in it began like a tool call (or a channel) and was none. That is text of the message."""
+    """A whole sample: its message, how often something in it began like a tool call (or a channel) and was none (that is text of the message), and how
+    many of its tokens are reasoning, the tags around it among them."""
 
     message: Message
     malformed: int = 0
+    thought_tokens: int = 0
 
 
 class StreamParser(Protocol):
@@ -73,10 +76,15 @@ class StreamParser(Protocol):
         """How often something in what was fed began like a tool call (or a channel) and was none. It is text of the message."""
         ...
 
+    @property
+    def thought_tokens(self) -> int:
+        """How many of the ids that were fed are reasoning, the tags around it among them. Right once the sample is finished."""
+        ...
+
     def feed(self, token_ids: array[int]) -> ParsedDelta: ...
 
     def finish(self, finish: FinishReason, stop_string: str | None = None) -> ParsedDelta:
-        """The rest. The deltas put together equal ``Template.parse`` of the whole sample."""
+        """The rest. The deltas put together equal ``Template.read`` of the whole sample."""
         ...
 
 
@@ -93,19 +101,25 @@ class Template(Protocol):
         """Tokenises a text of a Rendering. ``start``: the text begins the prompt (a tokenizer that adds a leading space or BOS does so only here)."""
         ...
 
+    def encode_all(self, texts: Sequence[tuple[str, bool]]) -> list[array[int] | TemplateError]:
+        """As ``encode`` of each text with its ``start``, all of them in one call of the tokenizer."""
+        ...
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of ids, control tokens included, with no clean-up."""
         ...
 
     def sampled_turn(self, token_ids: Sequence[int]) -> SampledTurn: ...
 
-    def parse(self, token_ids: Sequence[int], tools: Sequence[Tool], finish: FinishReason, stop_string: str | None = None) -> Message:
+    def read(
+        self, token_ids: Sequence[int], tools: Sequence[Tool], finish: FinishReason, stop_string: str | None = None, *, plain: bool = False
+    ) -> Parsed:
         """The message in a sample: text with the end-of-turn and a final stop string cut off, reasoning, tool calls with fresh ids.
 
-        Malformed tool calls stay text. Never raises for any ids below the vocabulary size.
+        Malformed tool calls stay text. With ``plain`` all is text: nothing is a call or reasoning. Never raises for any ids below the vocabulary size.
         """
         ...
 
-    def stream(self, tools: Sequence[Tool], stop: Sequence[str] = ()) -> StreamParser:
-        """``stop``: the request's stop strings, so that no text is shown that one of them may cut."""
+    def stream(self, tools: Sequence[Tool], stop: Sequence[str] = (), *, plain: bool = False) -> StreamParser:
+        """Reads a sample as ``read`` does while it grows. ``stop``: the request's stop strings, so that no text is shown that one of them may cut."""
         ...

@@ -6,6 +6,7 @@ text. What the probe found the template not to do is done here in text: tools, c
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from array import array
@@ -118,6 +119,15 @@ class ChatTemplate:
         unknown = cast("str | None", getattr(core.model, "unk_token", tokenizer.unk_token))
         self._codec = Codec(core, control, self._guard, separator=found.end_of_turn or eos, unknown=unknown)
         self._warned = False
+
+    def other_reasoning(self) -> ChatTemplate | None:
+        """The same template with the other value of ``keep_reasoning``; None where it knows no reasoning, so that there is no other."""
+        if not self.probe.reasoning:
+            return None
+        other = copy.copy(self)
+        other._keep_reasoning = not self._keep_reasoning
+        other._warned = True
+        return other
 
     # ----------------------------------------------------------------- rendering
     def render(self, messages: Sequence[Message], tools: Sequence[Tool], sampled: Mapping[int, SampledTurn]) -> Rendering:
@@ -402,6 +412,10 @@ class ChatTemplate:
         """As in `base.Template`."""
         return self._codec.encode(text, start=start)
 
+    def encode_all(self, texts: Sequence[tuple[str, bool]]) -> list[array[int] | TemplateError]:
+        """As in `base.Template`."""
+        return self._codec.encode_all(texts)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """As in `base.Template`, reading as it would behind other tokens."""
         return self._codec.decode(token_ids)
@@ -413,9 +427,10 @@ class ChatTemplate:
         return SampledTurn(self.decode(token_ids), "")
 
     # ----------------------------------------------------------------- replies
-    def stream(self, tools: Sequence[Tool], stop: Sequence[str] = ()) -> ReplyParser:
+    def stream(self, tools: Sequence[Tool], stop: Sequence[str] = (), *, plain: bool = False) -> ReplyParser:
         """As in `base.Template`."""
-        return ReplyParser(self._codec, self._stop_ids, self._reader(tools), stop)
+        reader = TextReader(None, None, inside=False) if plain else self._reader(tools)
+        return ReplyParser(self._codec, self._stop_ids, reader, stop)
 
     def _reader(self, tools: Sequence[Tool]) -> Reader:
         scanner = self._format.scanner
@@ -423,14 +438,17 @@ class ChatTemplate:
             return HarmonyReader(tools=bool(tools))
         return TextReader(self.reasoning_tags, scanner(tools) if tools else None, inside=self.probe.thinks_first)
 
-    def read(self, token_ids: Sequence[int], tools: Sequence[Tool], finish: FinishReason, stop_string: str | None = None) -> Parsed:
-        """A whole sample, as ``parse`` reads it, and how much of it was malformed."""
-        parser = self.stream(tools, (stop_string,) if stop_string else ())
+    def read(
+        self, token_ids: Sequence[int], tools: Sequence[Tool], finish: FinishReason, stop_string: str | None = None, *, plain: bool = False
+    ) -> Parsed:
+        """As in `base.Template`. The message's ``reasoning`` is None where there is none."""
+        parser = self.stream(tools, (stop_string,) if stop_string else (), plain=plain)
         whole = joined(parser.feed(array("i", token_ids)), parser.finish(finish, stop_string))
-        return Parsed(Message("assistant", whole.content, whole.tool_calls, reasoning=whole.reasoning or None), parser.malformed)
+        message = Message("assistant", whole.content, whole.tool_calls, reasoning=whole.reasoning or None)
+        return Parsed(message, parser.malformed, parser.thought_tokens)
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[Tool], finish: FinishReason, stop_string: str | None = None) -> Message:
-        """As in `base.Template`. ``reasoning`` is None where there is none."""
+        """The message that ``read`` finds."""
         return self.read(token_ids, tools, finish, stop_string).message
 
 

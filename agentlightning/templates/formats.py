@@ -116,14 +116,14 @@ def _gemma4(name: str, arguments: str) -> str:
 
 
 def _function_gemma(name: str, arguments: str) -> str:
-    return f"<start_function_call>call:{name}{to_gemma(arguments, '<escape>')}<end_function_call>"
+    return f"<start_function_call>call:{name}{to_gemma(arguments, FUNCTION_GEMMA_QUOTE)}<end_function_call>"
 
 
 def _mistral_v11(name: str, arguments: str) -> str:
     return f"[TOOL_CALLS]{name}[ARGS]{arguments}"
 
 
-GEMMA_QUOTE = '<|"|>'
+GEMMA_QUOTE, FUNCTION_GEMMA_QUOTE = '<|"|>', "<escape>"
 _NAMED = '{"name": %s, "arguments": %s}'
 _HERMES = '<tool_call>\n{"name": %s, "arguments": %s}\n</tool_call>'
 _AS_BELOW = "To use one, write its name and arguments in this form, once for each use:"

@@ -15,6 +15,8 @@ from typing import cast
 from agentlightning.errors import GrammarError
 from agentlightning.templates import harmony
 from agentlightning.templates.base import Template
+from agentlightning.templates.formats import FUNCTION_GEMMA_QUOTE, GEMMA_QUOTE
+from agentlightning.templates.grammar_values import Quoted, Tagged, arguments_rules
 from agentlightning.templates.tagged import CALL, CALL_END, CALLS, CALLS_END, SEPARATOR
 from agentlightning.types import Json, Tool
 
@@ -37,7 +39,8 @@ class _Calls:
 
     ``opener`` is what makes calls of what follows it, anywhere in a reply; where it is "", they stand at the beginning of a reply and ``tag`` is what must
     not stand in a text. ``quoted``: the name is written as JSON. ``content`` is what the format writes before a reply that is no call. ``single``: a call ends
-    the turn. ``apart``: a call can begin like any JSON, and has to be written in the pieces that JSON is read in.
+    the turn. ``apart``: a call can begin like any JSON, and has to be written in the pieces that JSON is read in. ``values``: how the arguments are
+    written where they are no JSON.
     """
 
     opener: str
@@ -52,6 +55,7 @@ class _Calls:
     content: tuple[str, ...] = ()
     single: bool = False
     apart: bool = False
+    values: Tagged | Quoted | None = None
 
 
 _NAME, _ARGUMENTS = ('{"name": ',), (', "arguments": ',)
@@ -63,6 +67,21 @@ _CALLS: dict[str, _Calls] = {
     "text": _TAGGED,
     "llama3_json": _Calls(
         "", (), ("{", '"name"', ": "), (", ", '"parameters"', ": "), ("}",), ("\n",), (), tag="<|python_tag|>", apart=True
+    ),
+    "qwen3_coder": _Calls(
+        "<tool_call>", ("\n",), ("<function=",), (">\n",), ("</function>",), ("\n", "</tool_call>", "\n", "<tool_call>", "\n"), ("\n", "</tool_call>"),
+        quoted=False, values=Tagged(("<parameter=",), (">\n",), "\n", "</parameter>", "\n"),
+    ),
+    "glm": _Calls(
+        "<tool_call>", (), (), ("\n",), (), ("</tool_call>", "\n", "<tool_call>"), ("</tool_call>",),
+        quoted=False, values=Tagged(("<arg_key>",), ("</arg_key>", "\n", "<arg_value>"), "", "</arg_value>", "\n"),
+    ),
+    "gemma4": _Calls(
+        "<|tool_call>", (), ("call:",), (), (), ("<tool_call|>", "<|tool_call>"), ("<tool_call|>",), quoted=False, values=Quoted(GEMMA_QUOTE)
+    ),
+    "function_gemma": _Calls(
+        "<start_function_call>", (), ("call:",), (), (), ("<end_function_call>", "<start_function_call>"), ("<end_function_call>",),
+        quoted=False, values=Quoted(FUNCTION_GEMMA_QUOTE),
     ),
     "phi4": _Calls("<|tool_call|>", ("[",), _NAME, _ARGUMENTS, ("}",), (", ",), ("]", "<|/tool_call|>")),
     "mistral": _Calls("[TOOL_CALLS]", (" [",), _NAME, _ARGUMENTS, ("}",), (", ",), ("]",)),
@@ -94,7 +113,7 @@ def reply_grammar(
     Without ``parallel`` there is one call at most. Raises GrammarError where the family's calls or a tool's parameters cannot be written as a grammar.
     """
     writer = _Writer(template)
-    body = writer.json(output) if output is not None else None
+    body = writer.json(output) if output is not None and not required else None
     if tools or output is None:
         calls = writer.calls(tools, parallel=parallel) if tools else None
         if required:
@@ -139,9 +158,9 @@ class _Writer:
         return f"thought{space} " if tags.opened else f"({self.words(*tags.start)} thought{space})? "
 
     def json(self, schema: Mapping[str, Json]) -> str:
-        form = _CALLS.get(self._format)
+        self._check(schema)
         self.rules.append(f"output: %json {_dumped(schema)}")
-        return f"{self.words(*form.content)} output".strip() if form else "output"
+        return f"{self.words(*self._form().content)} output".strip()
 
     def calls(self, tools: Sequence[Tool], *, parallel: bool) -> tuple[str, str]:
         """(calls, the same without the opener)"""
@@ -151,7 +170,15 @@ class _Writer:
             head = (*form.item, name, *form.middle)
             written = " ".join(map(_quoted, head)) if form.apart else self.words(*head)
             self.rules.append(f"call_{number}: {written} args_{number} {self.words(*form.close)}")
-            self.rules.append(f"args_{number}: %json {_dumped(_arguments(tool))}")
+            arguments = _arguments(tool)
+            try:
+                self._check([tool.name, arguments])
+            except GrammarError as error:
+                raise GrammarError(f"tool {tool.name!r}: {error}") from error
+            if form.values is None:
+                self.rules.append(f"args_{number}: %json {_dumped(arguments)}")
+            else:
+                self.rules += arguments_rules(_nameable(tool), f"args_{number}", form.values, self.words)
         self.rules.append("call: " + " | ".join(f"call_{number}" for number in range(len(tools))))
         more = f"({self.words(*form.between)} call)*".replace("( ", "(") if parallel and not form.single else ""
         inner = " ".join(part for part in (self.words(*form.begin), "call", more, self.words(*form.end)) if part)
@@ -178,17 +205,28 @@ class _Writer:
 
     # ----------------------------------------------------------------- words
     def _form(self) -> _Calls:
-        form = _CALLS.get(self._format)
-        if form is None:
-            raise GrammarError(
-                f"calls in the tool format {self._format!r} cannot be kept to a grammar: use one of {', '.join(sorted(_CALLS))}"
-            )
-        return form
+        return _CALLS[self._format]
 
     def _token(self, tag: str) -> int | None:
         """The id of a tag that is a token of its own, whatever stands beside it."""
         ids = self._template.encode(tag, start=False)
         return ids[0] if len(ids) == 1 and self._template.encode(f"\n{tag}\n{tag}", start=False).count(ids[0]) == 2 else None
+
+    def _check(self, schema: Json) -> None:
+        """Raises GrammarError for a schema with a name or value that holds the text of a token of its own: as text it could never be written."""
+        if isinstance(schema, str):
+            for found in _TAG.finditer(schema):
+                if self._token(found[0]) is not None:
+                    raise GrammarError(f"{schema!r} holds {found[0]!r}, which is a token of its own to this model")
+        elif isinstance(schema, list):
+            for each in cast("list[Json]", schema):
+                self._check(each)
+        elif isinstance(schema, Mapping):
+            for key, value in cast("Mapping[str, Json]", schema).items():
+                if key in _NAMED and isinstance(value, Mapping):
+                    self._check([[name, inner] for name, inner in cast("Mapping[str, Json]", value).items()])
+                elif isinstance(value, list | Mapping) or key == "const":
+                    self._check(value)
 
     def words(self, *parts: str) -> str:
         """Fixed text: what is a token of its own as that token, what lies between as text."""
@@ -205,6 +243,7 @@ class _Writer:
 
 
 _TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
+"""What may be a token of its own."""
 
 
 def _quoted(text: str) -> str:
@@ -228,9 +267,16 @@ _VALUES = ("const", "enum", "default", "examples", "example", "required", "title
 """Keywords whose values hold no schemas."""
 
 
+def _nameable(tool: Tool) -> Tool:
+    """The tool, where its name can stand between tags. Raises GrammarError."""
+    if tool.name != tool.name.strip() or any(sign in tool.name for sign in '<>{}[]"\n'):
+        raise GrammarError(f"tool {tool.name!r}: its name cannot be written in this model's tool format")
+    return tool
+
+
 def _arguments(tool: Tool) -> Mapping[str, Json]:
     """The schema of a tool's arguments, which are an object. Raises GrammarError."""
-    schema = dict(tool.parameters)
+    schema: dict[str, Json] = dict(tool.parameters) or {"properties": {}}
     kinds = schema.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
         raise GrammarError(f"tool {tool.name!r}: its parameters are of type {kinds!r}, and a call's arguments are an object")
@@ -238,24 +284,44 @@ def _arguments(tool: Tool) -> Mapping[str, Json]:
 
 
 def _dumped(schema: Mapping[str, Json]) -> str:
-    cleaned = cast("dict[str, Json]", _cleaned(schema))
+    """A schema as the library is given it. A tool without any parameters takes none."""
+    cleaned = cast("dict[str, Json]", _cleaned(schema, not _combines(schema)))
     for name in ("$schema", "$id"):
         cleaned.pop(name, None)
     return json.dumps({"x-guidance": _SPACING, **cleaned})
 
 
-def _cleaned(schema: Json) -> Json:
-    """A schema without formats that are no rule."""
+_OPEN = frozenset(("additionalProperties", "patternProperties", "anyOf", "$ref"))
+"""Keywords beside which an object's members are not all that may be there."""
+_COMBINES = frozenset(("allOf", "oneOf", "not", "if", "dependentSchemas", "unevaluatedProperties"))
+"""Keywords that say something of an object that another schema describes as well."""
+
+
+def _combines(schema: Json) -> bool:
     if isinstance(schema, list):
-        return [_cleaned(item) for item in cast("list[Json]", schema)]
+        return any(map(_combines, cast("list[Json]", schema)))
+    return isinstance(schema, Mapping) and any(
+        key in _COMBINES or _combines(value) for key, value in cast("Mapping[str, Json]", schema).items()
+    )
+
+
+def _cleaned(schema: Json, closed: bool) -> Json:
+    """A schema without formats that are no rule. ``closed``: an object that names its members and says nothing of others has no others, in which a model that
+    is still to learn would not come to an end."""
+    if isinstance(schema, list):
+        return [_cleaned(item, closed) for item in cast("list[Json]", schema)]
     if not isinstance(schema, Mapping):
         return schema
     cleaned: dict[str, Json] = {}
-    for key, value in cast("Mapping[str, Json]", schema).items():
+    known = cast("Mapping[str, Json]", schema)
+    for key, value in known.items():
         if key == "x-guidance" or (key == "format" and value not in _FORMATS):
             continue
         if key in _NAMED and isinstance(value, Mapping):
-            cleaned[key] = {name: _cleaned(item) for name, item in cast("Mapping[str, Json]", value).items()}
+            cleaned[key] = {name: _cleaned(item, closed) for name, item in cast("Mapping[str, Json]", value).items()}
         else:
-            cleaned[key] = value if key in _VALUES else _cleaned(value)
+            # Alternatives may name members each, beside those that are named outside.
+            cleaned[key] = value if key in _VALUES else _cleaned(value, closed and not (key == "anyOf" and "properties" in known))
+    if closed and "properties" in known and not known.keys() & _OPEN:
+        cleaned["additionalProperties"] = False
     return cleaned

@@ -47,9 +47,18 @@ class HarmonyReader:
         self._out = {"content": "", "reasoning": ""}
         self._calls: list[ToolCall] = []
         self.malformed = 0
+        self._fed = 0
+        self._began: int = 0
+        self._thoughts: list[tuple[int, int]] = []
+
+    @property
+    def thoughts(self) -> list[tuple[int, int]]:
+        """From which character to which of what was fed a message of reasoning goes, its tokens among it."""
+        return [*self._thoughts, (self._began, self._fed)] if self._state == "reasoning" else self._thoughts
 
     def feed(self, text: str) -> ParsedDelta:
         self._buffer += text
+        self._fed += len(text)
         while self._step():
             pass
         return self._take()
@@ -65,6 +74,8 @@ class HarmonyReader:
             self._close(self._buffer, "")
         elif self._state in ("content", "reasoning"):
             self._show(self._state, self._buffer)
+        if self._state == "reasoning":
+            self._thoughts.append((self._began, self._fed))
         self._buffer, self._state = "", "over"
         return self._take()
 
@@ -75,6 +86,7 @@ class HarmonyReader:
             if not rest or (len(rest) < len(START) and START.startswith(rest)):
                 return False
             if rest.startswith(START):
+                self._began = self._fed - len(rest)
                 self._buffer, self._header, self._state = rest[len(START) :], START, "header"
             else:
                 self.malformed += 1
@@ -124,6 +136,10 @@ class HarmonyReader:
         else:
             self._show(self._state, body)
         if found:
+            after = self._fed - len(self._buffer) - (len(START) if found[0] == START else 0)
+            if self._state == "reasoning":
+                self._thoughts.append((self._began, after))
+            self._began = after
             self._next(found[0])
         return found is not None
 

@@ -26,7 +26,11 @@ Compiled = Callable[..., str]
 
 def compile_template(source: str) -> Compiled:
     """Raises jinja2's TemplateError for a source that is no template."""
-    return _environment().from_string(source).render
+    template = _environment().from_string(source)
+    template.globals = dict(
+        template.globals
+    )  # else each rendering gathers them from a chain of dictionaries, which takes a quarter of its time
+    return template.render
 
 
 class _Environment(ImmutableSandboxedEnvironment):

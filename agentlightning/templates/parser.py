@@ -7,6 +7,7 @@ reasoning, tool calls. Parsing a finished sample is feeding it once.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -18,6 +19,9 @@ from agentlightning.types import FinishReason, ToolCall
 THINK = "<think>"
 END_THINK = "</think>"
 
+Span = tuple[int, int]
+"""From which character of a text to which."""
+
 Tags = tuple[str, str]
 TAGS: tuple[Tags, ...] = ((THINK, END_THINK), ("[THINK]", "[/THINK]"), ("<|channel>thought", "<channel|>"))
 """What encloses reasoning: Qwen, DeepSeek, GLM and most others; Magistral; Gemma 4."""
@@ -28,6 +32,11 @@ class Reader(Protocol):
 
     @property
     def malformed(self) -> int: ...
+
+    @property
+    def thoughts(self) -> Sequence[Span]:
+        """Where reasoning stands in what was fed, its tags among it."""
+        ...
 
     def feed(self, text: str) -> ParsedDelta: ...
 
@@ -88,12 +97,20 @@ class _Reasoning:
         self._state = "inside" if inside else "start"
         self._buffer = ""
         self._shown = False
+        self._fed = 0
+        self._ended: int | None = None
+
+    @property
+    def span(self) -> Span:
+        """Where it stands in what was fed."""
+        return 0, self._ended if self._ended is not None else self._fed if self._state == "inside" else 0
 
     def feed(self, text: str) -> tuple[str, str]:
         """(reasoning, reply)"""
         if self._state == "reply":
             return "", text
         self._buffer += text
+        self._fed += len(text)
         reasoning = ""
         if self._state == "start":
             rest = self._buffer.lstrip()
@@ -113,6 +130,7 @@ class _Reasoning:
             if at < 0:
                 return reasoning, ""
             self._state = "after"
+            self._ended = self._fed - len(rest)
         if self._state == "after":
             self._buffer = self._buffer.lstrip()
             if not self._buffer:
@@ -139,6 +157,10 @@ class TextReader:
     def malformed(self) -> int:
         return self._scanner.malformed if self._scanner else 0
 
+    @property
+    def thoughts(self) -> Sequence[Span]:
+        return (self._reasoning.span,) if self._reasoning else ()
+
     def feed(self, text: str) -> ParsedDelta:
         reasoning, reply = self._reasoning.feed(text) if self._reasoning else ("", text)
         content, calls = self._reply(reply)
@@ -158,17 +180,36 @@ class ReplyParser:
     """The StreamParser of `ChatTemplate`."""
 
     def __init__(self, codec: Codec, stop_ids: frozenset[int], reader: Reader, stop: Sequence[str]) -> None:
+        self._codec = codec
         self._text = _Text(codec, stop_ids)
         self._stops = _Stops(stop)
         self._reader = reader
+        self._ids = array("i")
 
     @property
     def malformed(self) -> int:
         """How often something in what was fed began like a tool call (or a channel) and was none. It is text of the message."""
         return self._reader.malformed
 
+    @property
+    def thought_tokens(self) -> int:
+        """How many of the ids begin inside reasoning or one of its tags."""
+        return sum([self._begun(end) - self._begun(start) for start, end in self._reader.thoughts if end > start])
+
+    def _begun(self, place: int) -> int:
+        """How many of the ids begin before a place in their text."""
+
+        def beginning(count: int) -> int:
+            text: str | None = ""
+            while count and (text := self._codec.decode_whole(self._ids[:count])) is None:
+                count -= 1  # inside a character
+            return len(text or "")
+
+        return bisect_left(range(len(self._ids)), place, key=beginning)
+
     def feed(self, token_ids: array[int]) -> ParsedDelta:
         """What may be shown now."""
+        self._ids.extend(token_ids)
         return self._reader.feed(self._stops.feed(self._text.feed(token_ids)))
 
     def finish(self, finish: FinishReason, stop_string: str | None = None) -> ParsedDelta:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import cache, partial
 from typing import Any
 
+import aiohttp
 import pytest
 from anthropic import AsyncAnthropic
 from google import genai
@@ -107,6 +108,8 @@ FAMILIES = {
     "tools in the template": (CHATML, None),
     "tools as text": (PLAIN_CHATML, None),
     "llama": (CHATML, "llama3_json"),
+    "a tag for each argument": (CHATML, "qwen3_coder"),
+    "gemma": (CHATML, "gemma4"),
     "thinking": (THINKING, None),
 }
 
@@ -150,7 +153,7 @@ def checked(calls: Any, tools: list[dict[str, Any]]) -> list[str]:
     return [call.function.name for call in calls]
 
 
-@pytest.mark.parametrize("family", ["tools in the template", "tools as text", "llama"])
+@pytest.mark.parametrize("family", ["tools in the template", "tools as text", "llama", "a tag for each argument", "gemma"])
 async def test_required_gives_well_formed_calls_and_nothing_else(live: Any, family: str) -> None:
     _, visit = await live(family)
     names: list[list[str]] = []
@@ -164,7 +167,7 @@ async def test_required_gives_well_formed_calls_and_nothing_else(live: Any, fami
     assert max(map(len, names)) > 1, "several calls are allowed"
 
 
-@pytest.mark.parametrize("family", ["tools in the template", "tools as text", "llama"])
+@pytest.mark.parametrize("family", ["tools in the template", "tools as text", "llama", "a tag for each argument", "gemma"])
 async def test_a_named_function_is_called_once(live: Any, family: str) -> None:
     _, visit = await live(family)
     for choice in await ask(visit, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "clock_é"}}):
@@ -412,6 +415,10 @@ def bad_tool(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"x": schema}}}}
 
 
+def strictly(tool: dict[str, Any], strict: Any = True) -> dict[str, Any]:
+    return {**tool, "function": {**tool["function"], "strict": strict}}
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -438,6 +445,178 @@ async def test_a_schema_that_cannot_be_kept_to_is_refused_by_name_before_samplin
     assert caught.value.param in ("response_format", "tool_choice", "parallel_tool_calls")
     [call] = await visit.calls()
     assert (call.status, call.samples) == (CallStatus.REFUSED, ())
+
+
+FUNCTIONS = [
+    {"name": "calculator", "parameters": ARGUMENTS},
+    {"name": "bad", "parameters": {"type": "object", "properties": {"x": BAD}}},
+]
+RESPONSES = [{"type": "function", "strict": False, **function} for function in FUNCTIONS]
+ANTHROPIC = [{"name": function["name"], "input_schema": function["parameters"]} for function in FUNCTIONS]
+GEMINI = [{"functionDeclarations": [{"name": f["name"], "parametersJsonSchema": f["parameters"]} for f in FUNCTIONS]}]
+CONFIG = {"responseMimeType": "application/json"}
+ITEMS = {"type": "json_schema", "schema": BAD}
+
+
+@pytest.mark.parametrize(
+    ("wire", "options", "field", "value"),
+    [
+        ("chat", {"tools": [bad_tool("bad", BAD)], "tool_choice": "required"}, "tool_choice", "'required'"),
+        ("chat", {"tools": [bad_tool("bad", BAD)], "parallel_tool_calls": False}, "parallel_tool_calls", "False"),
+        ("chat", {"tools": [CALCULATOR, strictly(bad_tool("bad", BAD))]}, "tools[1].function.strict", "True"),
+        (
+            "chat",
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": BAD}}},
+            "response_format",
+            "'json_schema'",
+        ),
+        ("responses", {"tools": RESPONSES, "tool_choice": "required"}, "tool_choice", "'required'"),
+        ("responses", {"tools": RESPONSES, "parallel_tool_calls": False}, "parallel_tool_calls", "False"),
+        ("responses", {"tools": [RESPONSES[0], {**RESPONSES[1], "strict": True}]}, "tools[1].strict", "True"),
+        ("responses", {"text": {"format": {"name": "n", **ITEMS}}}, "text.format", "'json_schema'"),
+        ("messages", {"tools": ANTHROPIC, "tool_choice": {"type": "any"}}, "tool_choice", "{'type': 'any'}"),
+        (
+            "messages",
+            {"tools": ANTHROPIC, "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+            "tool_choice.disable_parallel_tool_use",
+            "True",
+        ),
+        ("messages", {"tools": [ANTHROPIC[0], {**ANTHROPIC[1], "strict": True}]}, "tools[1].strict", "True"),
+        ("messages", {"output_config": {"format": ITEMS}}, "output_config.format", "'json_schema'"),
+        (
+            "gemini",
+            {"tools": GEMINI, "toolConfig": {"functionCallingConfig": {"mode": "ANY"}}},
+            "toolConfig.functionCallingConfig",
+            "{'mode': 'ANY'}",
+        ),
+        (
+            "gemini",
+            {"tools": GEMINI, "toolConfig": {"functionCallingConfig": {"mode": "VALIDATED"}}},
+            "toolConfig.functionCallingConfig",
+            "{'mode': 'VALIDATED'}",
+        ),
+        ("gemini", {"generationConfig": {**CONFIG, "responseJsonSchema": BAD}}, "generationConfig.responseJsonSchema", "{'type': 'array'"),
+        (
+            "gemini",
+            {"generationConfig": {**CONFIG, "responseSchema": {"type": "ARRAY", "items": {"type": "INTEGER"}, "uniqueItems": True}}},
+            "generationConfig.responseSchema",
+            "{'type': 'ARRAY'",
+        ),
+    ],
+)
+async def test_a_refusal_names_the_callers_own_field(live: Any, wire: str, options: dict[str, Any], field: str, value: str) -> None:
+    _, visit = await live()
+    path, body = {
+        "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "q"}]}),
+        "responses": ("/v1/responses", {"input": "q"}),
+        "messages": ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "q"}]}),
+        "gemini": ("/v1beta/models/m:generateContent", {"contents": "q"}),
+    }[wire]
+    async with (
+        aiohttp.ClientSession() as client,
+        client.post(visit.endpoint.root_url + path, json={"model": "m", **body, **options}) as reply,
+    ):
+        assert reply.status == 400
+        error = (await reply.json())["error"]
+    assert error["message"].startswith(f"{field}={value}"), error["message"]
+    assert "uniqueItems" in error["message"] and ("tools" not in options or "'bad'" in error["message"])
+    if wire in ("chat", "responses"):
+        assert (error["param"], error["code"]) == (field, "unsupported_parameter")
+    if wire == "gemini":
+        assert error["details"][0]["fieldViolations"][0]["field"] == field
+
+
+# --------------------------------------------------------------------------- strict tools
+
+
+async def test_calls_of_strict_tools_follow_their_schemas(live: Any) -> None:
+    """The tiny model never begins a call by itself: what the grammar allows is walked through as text."""
+    house, visit = await live()
+    tools = [strictly(CALCULATOR), CLOCK]
+    await visit.ask("q", tools=tools, max_tokens=5)
+    await visit.client.responses.create(model="m", input="q", tools=[{"type": "function", **FUNCTION, "strict": True}], max_output_tokens=5)
+    async with AsyncAnthropic(base_url=visit.endpoint.root_url, api_key=visit.endpoint.key, max_retries=0) as client:
+        tool: Any = {"name": "calculator", "input_schema": ARGUMENTS, "strict": True}
+        await client.messages.create(model="m", max_tokens=5, messages=[{"role": "user", "content": "q"}], tools=[tool])
+    for call in await visit.calls():
+        good = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+1"}}\n</tool_call>'
+        assert follows(house.template, call, f"I look. {good}")
+        assert follows(house.template, call, f"{good}\n{good}")
+        assert follows(house.template, call, "No call at all.")
+        assert not follows(house.template, call, good.replace("1+1", "too long"))
+        assert not follows(house.template, call, good.replace("}}", ', "more": 1}}'))
+
+
+async def test_a_strict_tool_asks_for_nothing_where_it_may_not_be_called_or_is_not_strict(live: Any) -> None:
+    _, visit = await live()
+    await visit.ask("q", tools=[strictly(CALCULATOR)], tool_choice="none", max_tokens=3)
+    await visit.ask("q", tools=[strictly(CALCULATOR, False), strictly(CLOCK, None)], max_tokens=3)
+    assert [call.used.grammar for call in await visit.calls() if call.used] == [None, None]
+
+
+async def test_strict_makes_no_difference_to_the_prompt_or_to_what_continues(live: Any) -> None:
+    _, visit = await live()
+    first = (await visit.ask("q", tools=[CALCULATOR], max_tokens=3)).choices[0].message
+    history = [{"role": "user", "content": "q"}, {"role": "assistant", "content": first.content}, {"role": "user", "content": "go on"}]
+    await visit.ask(history, tools=[strictly(CALCULATOR)], max_tokens=3)
+    assert [call.branch for call in await visit.calls()] == ["root", "continued"]
+
+
+async def test_an_engine_that_cannot_constrain_says_once_that_strict_tools_are_not_kept_to(house: House, caplog: Any) -> None:
+    visit = await house.open()
+    for _ in range(3):
+        await visit.ask("q", tools=[strictly(CALCULATOR)])
+    [said] = [record.message for record in caplog.records if "strict" in record.message]
+    assert "calculator" in said and "ScriptedEngine" in said
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses", "messages"])
+async def test_strict_is_true_or_false(house: House, wire: str) -> None:
+    visit = await house.open()
+    path, body = {
+        "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "q"}], "tools": [strictly(CALCULATOR, "yes")]}),
+        "responses": ("/v1/responses", {"input": "q", "tools": [{**RESPONSES[0], "strict": "yes"}]}),
+        "messages": (
+            "/v1/messages",
+            {"max_tokens": 9, "messages": [{"role": "user", "content": "q"}], "tools": [{**ANTHROPIC[0], "strict": "yes"}]},
+        ),
+    }[wire]
+    async with aiohttp.ClientSession() as client, client.post(visit.endpoint.root_url + path, json={"model": "m", **body}) as reply:
+        assert (reply.status, "strict must be true or false" in await reply.text()) == (400, True)
+
+
+# --------------------------------------------------------------------------- what is not named
+
+
+@pytest.mark.parametrize("wire", ["chat", "gemini"])
+async def test_members_that_a_schema_does_not_name_are_not_invented(live: Any, wire: str) -> None:
+    house, visit = await live()
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    if wire == "chat":
+        form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+        await visit.ask("q", response_format=form, max_tokens=3)
+        await visit.ask("q", tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="required", max_tokens=3)
+    else:
+        for body in (
+            {
+                "contents": "q",
+                "generationConfig": {**CONFIG, "responseSchema": {"type": "OBJECT", "properties": {"a": {"type": "INTEGER"}}}},
+            },
+            {
+                "contents": "q",
+                "tools": [{"functionDeclarations": [{"name": "f"}]}],
+                "toolConfig": {"functionCallingConfig": {"mode": "ANY"}},
+            },
+        ):
+            url = visit.endpoint.root_url + "/v1beta/models/m:generateContent"
+            body["generationConfig"] = {**body.get("generationConfig", {}), "maxOutputTokens": 3}
+            async with aiohttp.ClientSession() as client, client.post(url, json=body) as reply:
+                assert reply.status == 200
+    output, call = await visit.calls()
+    assert follows(house.template, output, '{"a": 1}') and follows(house.template, output, "{}")
+    assert not follows(house.template, output, '{"b": 1}')
+    assert follows(house.template, call, '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>')
+    assert not follows(house.template, call, '<tool_call>\n{"name": "f", "arguments": {"b": 1}}\n</tool_call>')
 
 
 @pytest.mark.parametrize(

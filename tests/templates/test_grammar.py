@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from array import array
 from collections.abc import Sequence
 from typing import Any, cast
@@ -16,7 +17,7 @@ from agentlightning.engines.grammar import Grammars, replay
 from agentlightning.errors import GrammarError
 from agentlightning.templates import harmony
 from agentlightning.templates.base import Template
-from agentlightning.templates.formats import FORMATS, read_whole
+from agentlightning.templates.formats import FORMATS, FUNCTION_GEMMA_QUOTE, GEMMA_QUOTE, read_whole
 from agentlightning.templates.grammar import ANY_OBJECT, Reasoning, reasoning_of, reply_grammar
 from agentlightning.templates.tagged import CALL, CALL_END, CALLS, CALLS_END, SEPARATOR
 from agentlightning.types import Json, Tool
@@ -31,11 +32,16 @@ TOKENS = {
     "deepseek_v3": (CALLS, CALLS_END, CALL, CALL_END, SEPARATOR),
     "deepseek_v31": (CALLS, CALLS_END, CALL, CALL_END, SEPARATOR),
     "harmony": (*harmony.TOKENS, harmony.CONSTRAIN, harmony.CALL, harmony.RETURN),
+    "qwen3_coder": ("<tool_call>", "</tool_call>"),
+    "glm": ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    "gemma4": ("<|tool_call>", "<tool_call|>", GEMMA_QUOTE),
+    "function_gemma": ("<start_function_call>", "<end_function_call>", FUNCTION_GEMMA_QUOTE),
     "text": (),
 }
 """What is a token of its own in each family. Of all but harmony the same is tried with none: then the tags are text."""
 CASES = [*TOKENS.items(), *((name, ()) for name, tokens in TOKENS.items() if tokens and name != "harmony")]
-WITHOUT = ("qwen3_coder", "glm", "gemma4", "function_gemma")
+BY_ITSELF = ("qwen3_coder", "glm", "gemma4", "function_gemma")
+"""Formats that do not write the arguments as one JSON object."""
 END = 2
 
 ADD = Tool(
@@ -132,7 +138,7 @@ def test_a_free_choice_is_text_or_calls(family: Family) -> None:
     call = family.written(("add", '{"a": 7}'))
     assert family.follows(grammar, f"{before}Some text, 1 < 2, [TOOL], <tool>, {{}} and more.\n\n")
     assert family.follows(grammar, call)
-    assert not family.follows(grammar, family.written(("add", '{"a": "7"}')))
+    assert not family.follows(grammar, family.written(("add", '{"a": "no"}')))
     assert not family.follows(grammar, call + "text")
     if family.tool_format not in ("llama3_json", "harmony"):
         assert family.follows(grammar, family.written(("add", '{"a": 7}'), content="First this. <"))
@@ -233,16 +239,35 @@ def test_reasoning_between_tags_that_are_tokens_stays_free_too() -> None:
         assert not family.follows(text, f"{start}a thought</think>\n\nSome text.\n{call}\n{call}")
 
 
-@pytest.mark.parametrize("name", WITHOUT)
-def test_a_format_whose_calls_are_no_json_is_refused_by_name(name: str) -> None:
-    family = Family(name, ())
-    with pytest.raises(GrammarError, match=f"'{name}' cannot be kept to a grammar"):
-        family.grammar(required=True)
-    assert family.follows(family.grammar((), output=ANY_OBJECT), "{}"), "JSON without tools needs no tool format"
+def test_every_format_has_a_grammar() -> None:
+    assert TOKENS.keys() == FORMATS.keys()
 
 
-def test_every_format_has_a_grammar_or_is_refused() -> None:
-    assert {*TOKENS, *WITHOUT} == FORMATS.keys()
+A = {"properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "closed"),
+    [
+        ({"type": "object", **A}, True),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"type": "object", **A}}}, True),
+        ({"anyOf": [{"type": "object", **A}, {"type": "null"}]}, True),
+        ({"type": "object", **A, "additionalProperties": True}, False),
+        ({"type": "object", **A, "additionalProperties": {"type": "integer"}}, False),
+        ({"type": "object", **A, "patternProperties": {"^b$": {}}}, False),
+        ({"type": "object"}, False),
+        ({"type": "object", "properties": {"b": {"type": "integer"}}, "anyOf": [A, {"required": ["b"]}]}, False),
+        ({"allOf": [{"type": "object", **A}, {"type": "object", "properties": {"b": {"type": "integer"}}}]}, False),
+    ],
+)
+def test_an_object_has_the_members_it_names_unless_the_schema_speaks_of_others(schema: Json, closed: bool) -> None:
+    family = Family("hermes", ())
+    for output in (schema, {"type": "array", "items": schema, "$defs": schema.get("$defs", {})}):
+        grammar = family.grammar((), output=output)
+        start, end = ("[", "]") if output is not schema else ("", "")
+        assert family.follows(grammar, f'{start}{{"a": 1}}{end}')
+        both = [family.follows(grammar, f"{start}{{{members}}}{end}") for members in ('"a": 1, "b": 1', '"b": 1, "a": 1')]
+        assert any(both) == (not closed)
 
 
 @pytest.mark.parametrize(
@@ -269,10 +294,30 @@ def test_schemas_mean_what_they_say(schema: Json, right: str, wrong: str) -> Non
     assert not family.follows(grammar, wrong)
 
 
+def test_the_text_of_a_control_token_is_refused_in_what_has_to_be_written_as_text(family: Family) -> None:
+    tag = next((token for token in TOKENS[family.tool_format] if family.encode(token, start=False).tolist()[1:] == []), None)
+    for tool in (
+        Tool(f"f{tag}"),
+        Tool("f", "", {"type": "object", "properties": {f"a{tag}": {}}}),
+        Tool("f", "", {"type": "object", "properties": {"a": {"type": "array", "items": {"enum": ["b", f"{tag} "]}}}}),
+        Tool("f", "", {"type": "object", "properties": {"a": {"anyOf": [{"const": f"{tag}"}]}}}),
+    ):
+        if tag is not None:
+            with pytest.raises(GrammarError, match=f"(?s)'f.*{re.escape(tag)}.*a token of its own"):
+                family.grammar((tool,), required=True)
+    described = Tool(
+        "f", f"about {tag}", {"type": "object", "description": f"{tag}", "properties": {"a": {"title": f"{tag}", "default": f"{tag}"}}}
+    )
+    assert family.grammar((described,), required=True)
+
+
 def test_arguments_are_an_object_whatever_else_a_schema_leaves_open() -> None:
     family = Family("hermes", ())
-    grammar = family.grammar((Tool("f"),), required=True)
+    grammar = family.grammar((Tool("f", "", {"type": "object"}),), required=True)
     assert family.follows(grammar, family.written(("f", '{"any": [1]}')))
     assert not family.follows(grammar, family.written(("f", "[1]")))
+    grammar = family.grammar((Tool("f"),), required=True)
+    assert family.follows(grammar, family.written(("f", "{}")))
+    assert not family.follows(grammar, family.written(("f", '{"any": [1]}'))), "a function without parameters takes none"
     with pytest.raises(GrammarError, match="'f'.*'string'"):
         family.grammar((Tool("f", "", {"type": "string"}),), required=True)
