@@ -1,10 +1,11 @@
 """How the gateway holds up: many open attempts with long conversations, and what it adds between the tokens of a stream.
 
-    python benchmarks/gateway_scale.py [--attempts 1000] [--turns 128] [--at-once 32] [--minutes 8]
+    python benchmarks/gateway_scale.py [--attempts 1000] [--turns 128] [--at-once 8] [--minutes 12]
 
-``turns``: every attempt holds a conversation that grows by one question and one sample of 256 tokens a turn, ``at_once`` of them at a time. The time of a turn is fitted as
-a + b x bytes that are new + c x bytes of history; memory is what the server's process grew by, per attempt. ``stream``: an engine that gives one token every 10 ms,
-32 streams at a time; the time between tokens at the client, beyond those 10 ms.
+``turns``: every attempt holds a conversation that grows by one question and one sample of 256 tokens a turn, ``at_once`` of them at a time; all take a turn before any
+takes the next, so that all are open and equally long throughout. The time of a turn is fitted as a + b x bytes that are new + c x bytes of history, twice: under that load
+(it then holds the wait for the others), and ``alone``, of turns that are taken one at a time now and then. Memory is what the server's process grew by, per attempt, beside
+the bytes of its conversation. ``stream``: an engine that gives one token every 10 ms, 32 streams at a time; the time between tokens at the client, beyond those 10 ms.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import asyncio
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,10 @@ from _report import Report, model_folder
 from gateway import Server, Talker
 
 STEP_S = 0.01
+MOST = 8
+"""A question is one to eight times about 44 tokens."""
+ALONE = 25
+"""Turns that are taken one at a time, of every eighth."""
 
 
 def resident_mb(pid: int) -> float:
@@ -34,16 +41,26 @@ def resident_mb(pid: int) -> float:
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
-async def converse(talkers: list[Talker], turns: int, at_once: int, deadline: float) -> list[tuple[int, float, int, int]]:
-    """Turn number, seconds, new bytes and bytes of history of each turn. All attempts take a turn before any takes the next one."""
-    seen: list[tuple[int, float, int, int]] = []
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn: its number, its time, the bytes that were new in it and those before, and whether nobody else asked meanwhile."""
+
+    number: int
+    seconds: float
+    new: int
+    history: int
+    alone: bool
+
+
+async def converse(talkers: list[Talker], turns: int, at_once: int, minutes: float, server_mb: Callable[[], float]) -> list[Turn]:
+    seen: list[Turn] = []
     gate = asyncio.Semaphore(at_once)
     sizes = [0] * len(talkers)
 
-    async def one(i: int, turn: int) -> None:
+    async def one(i: int, number: int, *, alone: bool = False) -> None:
         talker = talkers[i]
         # Of differing lengths, or what is new could not be told from the constant part.
-        question = {"role": "user", "content": f"{turn} " + talker.new * (1 + (7 * i + 3 * turn) % 16)}
+        question = {"role": "user", "content": f"{number} " + talker.new * (1 + (7 * i + 3 * number) % MOST)}
         messages = [*talker.history[1:], question]
         async with gate:
             start = time.perf_counter()
@@ -51,16 +68,37 @@ async def converse(talkers: list[Talker], turns: int, at_once: int, deadline: fl
             seconds = time.perf_counter() - start
         answer = {"role": "assistant", "content": reply["choices"][0]["message"]["content"]}
         new = len(orjson.dumps(question)) + len(orjson.dumps(answer))
-        seen.append((turn, seconds, new, sizes[i]))
+        seen.append(Turn(number, seconds, new, sizes[i], alone))
         sizes[i] += new
         talker.history += [question, answer]
 
-    for turn in range(turns):
-        if time.perf_counter() > deadline:
-            print(f"  the time is up after {turn} turns")
+    begin = shown = time.perf_counter()
+    for number in range(turns):
+        first = min(ALONE, len(talkers)) if number % 8 == 0 or number == turns - 1 else 0
+        for i in range(first):
+            await one(i, number, alone=True)
+        await asyncio.gather(*(one(i, number) for i in range(first, len(talkers))))
+        now = time.perf_counter()
+        if now - shown > 15 or number in (0, turns - 1):
+            shown = now
+            print(
+                f"  turn {number + 1} of {turns}: {now - begin:.0f} s, {len(seen) / (now - begin):.0f} turns/s, "
+                f"history {sum(sizes) / len(sizes) / 1e3:.0f} KB per attempt, server {server_mb():.0f} MB",
+                flush=True,
+            )
+        # The next turn takes as long as this one at least: better a turn less than one that is not whole.
+        if now - begin + (now - begin) / (number + 1) > 60 * minutes and number + 1 < turns:
+            print(f"  the time is up after {number + 1} of {turns} turns")
             break
-        await asyncio.gather(*(one(i, turn) for i in range(len(talkers))))
     return seen
+
+
+def fitted(turns: list[Turn], name: str) -> dict[str, float]:
+    """a, b and c of ``a + b x new + c x history``, in ms and ms per KB."""
+    columns = np.array([[1.0, turn.new / 1e3, turn.history / 1e3] for turn in turns])
+    found, *_ = np.linalg.lstsq(columns, np.array([turn.seconds * 1e3 for turn in turns]), rcond=None)
+    keys = (f"{name}_ms_a", f"{name}_ms_b_per_new_kb", f"{name}_ms_c_per_history_kb")
+    return {key: float(value) for key, value in zip(keys, found, strict=True)}
 
 
 async def streams(talkers: list[Talker], rounds: int) -> list[float]:
@@ -95,18 +133,18 @@ async def measure(args: argparse.Namespace, model: str, folder: Path, report: Re
     talkers = [Talker(url, server.told["first"], server.told["new"]) for url in server.told["urls"]]
     for talker in talkers:
         await talker.connect()
-    before = resident_mb(server.process.pid)
-    seen = await converse(talkers, args.turns, args.at_once, time.perf_counter() + 60 * args.minutes)
-    after = resident_mb(server.process.pid)
-    turns = max(turn for turn, *_ in seen) + 1
-    for turn in sorted({0, 1, *range(15, turns, 16), turns - 1}):
-        of_turn = sorted(seconds * 1e3 for number, seconds, *_ in seen if number == turn)
+    pid = server.process.pid
+    before = resident_mb(pid)
+    seen = await converse(talkers, args.turns, args.at_once, args.minutes, lambda: resident_mb(pid))
+    after = resident_mb(pid)
+    turns = max(turn.number for turn in seen) + 1
+    for number in sorted({0, 1, *range(15, turns, 16), turns - 1}):
+        of_turn = [turn.seconds * 1e3 for turn in seen if turn.number == number and not turn.alone]
         cuts = statistics.quantiles(of_turn * 2, n=100)
-        report.add(f"turn {turn + 1}", p50_ms=cuts[49], p99_ms=cuts[98], requests=len(of_turn))
-    columns = np.array([[1.0, new, history] for _, _, new, history in seen])
-    times_ms = np.array([seconds * 1e3 for _, seconds, *_ in seen])
-    fitted, *_ = np.linalg.lstsq(columns, times_ms, rcond=None)
-    conversation_kb = sum(new for _, _, new, _ in seen) / args.attempts / 1e3
+        alone = [turn.seconds * 1e3 for turn in seen if turn.number == number and turn.alone]
+        more = {"alone_p50_ms": statistics.median(alone)} if alone else {}
+        report.add(f"turn {number + 1}", p50_ms=cuts[49], p99_ms=cuts[98], **more, requests=len(of_turn) + len(alone))
+    conversation_kb = sum(turn.new for turn in seen) / args.attempts / 1e3
     server.close()
 
     paced = Server("--serve", "paced", "--model", model, "--folder", str(folder), "--attempts", "32")
@@ -116,9 +154,8 @@ async def measure(args: argparse.Namespace, model: str, folder: Path, report: Re
     report.add("stream, beyond 10 ms between tokens", p50_ms=(cuts[49] - STEP_S) * 1e3, p99_ms=(cuts[98] - STEP_S) * 1e3, gaps=len(gaps))
     return {
         "turns": turns,
-        "turn_ms_a": float(fitted[0]),
-        "turn_ms_b_per_new_kb": float(fitted[1]) * 1e3,
-        "turn_ms_c_per_history_kb": float(fitted[2]) * 1e3,
+        **fitted([turn for turn in seen if turn.alone], "alone"),
+        **fitted([turn for turn in seen if not turn.alone], "turn"),
         "server_mb_before": before,
         "server_mb_after": after,
         "memory_kb_per_attempt": (after - before) * 1024 / args.attempts,
@@ -131,8 +168,8 @@ def main() -> None:
     parser.add_argument("--model", help="folder of a model, for its tokenizer; default: SmolLM2-135M-Instruct")
     parser.add_argument("--attempts", type=int, default=1000)
     parser.add_argument("--turns", type=int, default=128)
-    parser.add_argument("--at-once", type=int, default=32)
-    parser.add_argument("--minutes", type=float, default=8.0, help="the conversations end after this long, at a whole turn")
+    parser.add_argument("--at-once", type=int, default=8)
+    parser.add_argument("--minutes", type=float, default=12.0, help="the conversations end before this long, at a whole turn")
     parser.add_argument("--rounds", type=int, default=10, help="streams one after the other on each of 32 connections")
     args = parser.parse_args()
     report = Report("gateway_scale", attempts=args.attempts, turns=args.turns, at_once=args.at_once, sampled=256)

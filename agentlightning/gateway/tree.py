@@ -24,6 +24,9 @@ from agentlightning.gateway.prompts import Prefix, Prefixes, PromptError, check_
 from agentlightning.templates.base import SampledTurn, Template
 from agentlightning.types import Message, Node, Tool, ToolCall
 
+MOST_PARTS = 32
+"""Messages in a row that are looked at as the parts of one turn."""
+
 Key = tuple[str, str, tuple[tuple[str, str], ...]]
 """What two messages must share to be the same turn: role, stripped text, and the tool calls' names and canonical arguments."""
 
@@ -315,19 +318,20 @@ class TraceTree:
         history: list[Message] = []
         chain = i = 0
         while i < len(messages):
-            message, end = messages[i], i + 1
-            while end < len(messages) and message.role == messages[end].role == "assistant":
+            end, most = i + 1, min(i + MOST_PARTS, len(messages)) if chain in self._answered else i + 1
+            while end < most and messages[i].role == messages[end].role == "assistant":
                 end += 1
-            for last in range(end, i, -1):
-                message = _joined(messages[i:last])
-                leaves = self._samples.get(hash((chain, equality_key(message))), ())
-                if last == i + 1 or any(
-                    leaf.policy == policy and same_tools(leaf.tools, tools) and same_reasoning(message, leaf.message) for leaf in leaves
-                ):
-                    break
+            message = _joined(messages[i:end])
+            while end > i + 1 and not self._recorded_turn(message, chain, tools, policy):
+                end -= 1
+                message = _joined(messages[i:end])
             history.append(message)
-            chain, i = hash((chain, equality_key(message))), last
+            chain, i = hash((chain, equality_key(message))), end
         return history
+
+    def _recorded_turn(self, message: Message, chain: int, tools: tuple[Tool, ...], policy: str) -> bool:
+        leaves = self._samples.get(hash((chain, equality_key(message))), ())
+        return any(leaf.policy == policy and same_tools(leaf.tools, tools) and same_reasoning(message, leaf.message) for leaf in leaves)
 
     def _longest(
         self, messages: Sequence[Message], keys: list[Key], chains: list[int], tools: tuple[Tool, ...], policy: str
@@ -389,7 +393,7 @@ class TraceTree:
 
     def _compacted(self, messages: Sequence[Message], keys: list[Key], tools: tuple[Tool, ...], policy: str) -> bool:
         """Whether earlier turns of a recorded path were dropped or summed up: the history's last turn and what leads to it stand on the path, with less in
-        front of it than there was, behind the same system prompt or (a window) behind nothing at all. A label, on which no splice depends."""
+        front of them than there was and a turn gone, behind the same system prompt or (a window) behind nothing at all. A label: no splice depends on it."""
         last = next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "assistant"), None)
         leaf = self._known(messages[last], keys[last], tools, policy) if last is not None else None
         if last is None or leaf is None or last >= leaf.position:
@@ -399,7 +403,8 @@ class TraceTree:
         while kept <= last and _same(messages[last - kept], keys[last - kept], recorded[leaf.position - kept]):
             kept += 1
         gone, instead = recorded[: leaf.position + 1 - kept], keys[: last + 1 - kept]
-        if not kept or not any(message.role == "assistant" for message in gone):
+        left = set(instead)
+        if not kept or all(message.role != "assistant" or equality_key(message) in left for message in gone):
             return False
         return not instead or gone[0].role != "system" or equality_key(gone[0]) == instead[0]
 

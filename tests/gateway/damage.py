@@ -99,6 +99,12 @@ def _absent(_: random.Random, message: Json) -> None:
         message.pop("content", None)
 
 
+def _empty(rng: random.Random, message: Json) -> None:
+    if not message.get("content"):
+        message.pop("content", None)
+        message |= rng.choice([{}, {"content": None}, {"content": ""}, {"content": []}])
+
+
 def _padded(rng: random.Random, message: Json) -> None:
     if isinstance(message.get("content"), str):
         message["content"] = rng.choice(["", " ", "\n"]) + message["content"].strip() + rng.choice(["", " ", "\n\n"])
@@ -126,6 +132,48 @@ def _reordered(rng: random.Random, history: list[Json]) -> list[Json]:
         run = []
         out.append(message)
     return out[:-1]
+
+
+def _split(rng: random.Random, history: list[Json]) -> list[Json]:
+    """Turns of text and calls come back as several messages."""
+    out: list[Json] = []
+    for message in history:
+        calls = message.get("tool_calls") or []
+        if message["role"] != "assistant" or not (calls and message.get("content")) or rng.random() < 0.3:
+            out.append(message)
+            continue
+        text = {key: value for key, value in message.items() if key != "tool_calls"}
+        parts = [[call] for call in calls] if rng.random() < 0.5 else [calls]
+        out += [text, *({"role": "assistant", "content": None, "tool_calls": part} for part in parts)]
+    return out
+
+
+def _questions_joined(rng: random.Random, history: list[Json]) -> list[Json]:
+    """The last results of tools become a part of what the user says."""
+    last = next((i for i in range(len(history) - 1, 0, -1) if history[i]["role"] == "tool"), None)
+    if last is None:
+        return history
+    said = f"Result: {history[last]['content']}\n"
+    rest = history[last + 1 :]
+    if rest and rest[0]["role"] == "user":
+        rest = [{**rest[0], "content": said + rest[0]["content"]}, *rest[1:]]
+    else:
+        rest = [{"role": "user", "content": said}, *rest]
+    return [*history[:last], *rest]
+
+
+def _sub_agent(rng: random.Random, history: list[Json]) -> list[Json]:
+    """Somebody else with a task of its own, over the same endpoint."""
+    return [{"role": "system", "content": "You look things up."}, {"role": "user", "content": f"Find {rng.random()}."}]
+
+
+def _gap(rng: random.Random, history: list[Json]) -> list[Json]:
+    """Turns between the first question and the last one are dropped, or summed up."""
+    users = [i for i, message in enumerate(history) if message["role"] == "user"]
+    if len(users) < 4:
+        return history
+    summary = [{"role": "user", "content": "(In between: nothing new.)"}] if rng.random() < 0.5 else []
+    return [*history[: users[1]], *summary, *history[users[-2] :]]
 
 
 def _window(rng: random.Random, history: list[Json]) -> list[Json]:
@@ -174,6 +222,11 @@ DAMAGE: dict[str, Damage] = {
     "trimmed or padded": _each(_padded),
     "name added": _each(lambda _, message: message.update(name="solver")),
     "results reordered": _reordered,
+    "empty content in any way": _each(_empty),
+    "turn in parts": _split,
+    "result told by the user": _questions_joined,
+    "sub-agent": _sub_agent,
+    "turns left out": _gap,
     "sliding window": _window,
     "compacted": _compacted,
     "clock in the system prompt": _clock,
@@ -184,8 +237,12 @@ DAMAGE: dict[str, Damage] = {
     "calls dropped": _one(
         lambda _, message: message.pop("tool_calls"), lambda message: message.get("tool_calls") and message.get("content")
     ),
+    "a tool less": lambda rng, history: history,
+    "best of three": lambda rng, history: history,
+    "asked again": lambda rng, history: history,
 }
-"""What clients do to the history that they send back, by name."""
+"""What clients do to the history that they send back, by name. The last three are the request's: another list of tools, several samples of which the client goes
+on with one, and the same request once more, as after a reply that was lost; the client goes on with either reply."""
 
 HARMLESS = frozenset(
     (
@@ -198,6 +255,10 @@ HARMLESS = frozenset(
         "empty content absent",
         "trimmed or padded",
         "name added",
+        "empty content in any way",
+        "turn in parts",
+        "best of three",
+        "asked again",
     )
 )
 """Damage after which the conversation is still the same one, so that its tokens have to go on."""
@@ -208,12 +269,14 @@ HARMLESS = frozenset(
 
 @dataclass
 class Turn:
-    """What one request came to. ``wrong`` says why a splice is no true one; None where it is, or where nothing was spliced."""
+    """What one request came to. ``wrong`` says why a splice is no true one; None where it is, or where nothing was spliced. ``again``: it is the last request
+    once more."""
 
     damage: str
     branch: str
     spliced: int
     wrong: str | None
+    again: bool = False
 
 
 @dataclass
@@ -223,6 +286,8 @@ class Talk:
     family: str
     rng: random.Random
     tools: bool = True
+    both: bool = True
+    """Both tools, not one."""
     tree: TraceTree = field(default_factory=TraceTree)
     raw: dict[int, str] = field(default_factory=dict)
     """The sampled text of each leaf, by identity."""
@@ -255,24 +320,31 @@ class Talk:
     def request(self, history: list[Json]) -> WireRequest:
         body: Json = {"model": "m", "messages": history}
         if self.tools:
-            body["tools"] = [
-                {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}}
-                for tool in (CALC, CLOCK)
-            ]
+            body["tools"] = self.listed()
         return CHAT.request(POST, json.loads(json.dumps(body)), AttemptPast())
 
-    def ask(self, history: list[Json]) -> tuple[Plan, Json]:
-        """Plans, samples and records a call. Returns the plan and the reply as the client holds it."""
+    def listed(self) -> list[Json]:
+        """The tools as the API has them."""
+        return [
+            {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}}
+            for tool in ((CALC, CLOCK) if self.both else (CALC,))
+        ]
+
+    def ask(self, history: list[Json], samples: int = 1) -> tuple[Plan, Json]:
+        """Plans, samples and records a call. Returns the plan and a reply as the client holds it."""
         template, request = template_of(self.family), self.request(history)
         plan = self.tree.plan(request.messages, request.tools, "main", template)
-        said = self.says()
-        ids = array("i", [*template.encode(said, start=False), template.stop_token_ids[0]])
-        message = template.parse(ids, request.tools, FinishReason.STOP)
-        sample = Sample((Segment(ids, array("f", [-0.1] * len(ids)), 1),), FinishReason.STOP)
-        _, leaves = self.tree.grow(plan, [(sample, message)], self.calls)
+        drawn: list[tuple[Sample, Message]] = []
+        texts = [self.says() for _ in range(samples)]
+        for said in texts:
+            ids = array("i", [*template.encode(said, start=False), template.stop_token_ids[0]])
+            sample = Sample((Segment(ids, array("f", [-0.1] * len(ids)), 1),), FinishReason.STOP)
+            drawn.append((sample, template.parse(ids, request.tools, FinishReason.STOP)))
+        _, leaves = self.tree.grow(plan, drawn, self.calls)
         self.tree.publish(plan, leaves)
         self.calls += 1
-        self.raw[id(leaves[0])] = said
+        self.raw |= {id(leaf): said for leaf, said in zip(leaves, texts, strict=True)}
+        message = self.rng.choice(drawn)[1]
         reply: Json = {"role": "assistant", "content": message.content or None, "refusal": None}
         if message.tool_calls:
             reply["tool_calls"] = [
@@ -289,8 +361,15 @@ class Talk:
         for turn in range(turns):
             name = self.rng.choice(damages) if turn else "none"
             sent = DAMAGE[name](self.rng, json.loads(json.dumps(history)))
-            plan, reply = self.ask(sent)
-            played.append(Turn(name, plan.branch, len(plan.parent.path()) if plan.parent else 0, self.judge(plan, sent)))
+            self.both = name != "a tool less"
+            replies: list[Json] = []
+            for again in (False, True) if name == "asked again" else (False,):
+                plan, reply = self.ask(sent, 3 if name == "best of three" else 1)
+                replies.append(reply)
+                played.append(Turn(name, plan.branch, len(plan.parent.path()) if plan.parent else 0, self.judge(plan, sent), again))
+            reply = self.rng.choice(replies)
+            if name == "sub-agent":  # what another agent is asked for is no part of the first one's conversation
+                continue
             history = [*sent, reply]
             for call in reply.get("tool_calls") or ():
                 history.append({"role": "tool", "tool_call_id": call["id"], "content": self.words(4)})
@@ -303,8 +382,8 @@ class Talk:
         """Why the prompt is not what the client sent, None where it is."""
         leaf: Leaf | None = plan.parent
         path = leaf.path() if leaf else []
-        sent = json.loads(json.dumps(sent))
         kept = [message for step in path for message in (*step.given, step.message)]
+        sent = _whole_turns(json.loads(json.dumps(sent)), kept)
         for i, (theirs, ours) in enumerate(zip(sent, kept, strict=False)):
             calls = [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in theirs.get("tool_calls") or ()]
             says = theirs["role"], _said(theirs), calls
@@ -335,14 +414,25 @@ class Talk:
                 message["content"] = FAMILIES[self.family].writes(Message("assistant", message["content"], tuple(written)))
             elif calls:
                 message["tool_calls"] = calls
-        tools = [
-            {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}}
-            for tool in (CALC, CLOCK)
-        ]
         text = tokenizer_of(self.family).apply_chat_template(
-            history, tools=tools if self.tools else None, add_generation_prompt=True, tokenize=False
+            history, tools=self.listed() if self.tools else None, add_generation_prompt=True, tokenize=False
         )
         return str(text)
+
+
+def _whole_turns(history: list[Json], kept: list[Message]) -> list[Json]:
+    """The history in which a turn that came in parts is one message where the path has it as one."""
+    out: list[Json] = []
+    for message in history:
+        whole = kept[len(out) - 1] if out and len(out) <= len(kept) else None
+        if whole and whole.role == message["role"] == out[-1]["role"] == "assistant":
+            text = _said(out[-1]) + _said(message)
+            calls = [*(out[-1].get("tool_calls") or ()), *(message.get("tool_calls") or ())]
+            if text.strip() == whole.content.strip() and len(calls) <= len(whole.tool_calls):
+                out[-1] = {**out[-1], "content": text, "tool_calls": calls}
+                continue
+        out.append(message)
+    return out
 
 
 def _said(message: Json) -> str:

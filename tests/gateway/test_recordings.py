@@ -1,4 +1,4 @@
-"""Chat requests that frameworks really sent, played against a gateway that says what the recorded endpoint said.
+"""Requests that frameworks really sent, played against a gateway that says what the recorded endpoint said.
 
 What each client made of the reply (re-serialised arguments, dropped reasoning, null or absent content, names, lists of parts) has to continue the
 recorded tokens, and what it changed has to be a branch.
@@ -15,8 +15,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from agentlightning.gateway import Policy, tree
 from tests.gateway.conftest import Build, House, Paths, Visit
-from tests.gateway.recorded import Recording, distilled, recorded
+from tests.gateway.recorded import Recording, distilled, fullest, recorded
+from tests.gateway.replay import KeepingEngine, Outcome, Play, played
+from tests.gateway.scripted import GlassTemplate
 
 UNSUPPORTED = ("response_format", "top_logprobs")
 
@@ -143,3 +146,92 @@ async def test_every_recorded_chat_continues_as_its_client_meant_it(build: Build
     print(dict(tally))
     assert tally["continued"] > (250 if source is recorded else 120)
     assert tally["template"] == 0
+
+
+# --------------------------------------------------------------------------- every wire, exactly as it was sent
+
+
+async def keeping(build: Build) -> House:
+    template = GlassTemplate()
+    engine = KeepingEngine(template, context_length=10**7, chunk=64)
+    house = await build(policies={"main": Policy("main", engine, template)})
+    house.engine = engine
+    return house
+
+
+async def test_every_recorded_request_is_answered_and_every_extension_is_one_path(build: Build) -> None:
+    """On every wire, streamed where the client streams. benchmarks/recordings.py prints the same by framework."""
+    outcomes = await played(await keeping(build), fullest())
+    total = Outcome()
+    for outcome in outcomes.values():
+        total.add(outcome)
+    assert total.wrong == []
+    assert len(outcomes) >= 19
+    assert total.requests == total.answered + total.left
+    assert total.accepted == total.answered
+    assert set(total.refused) == {"top_logprobs"}
+    assert total.stitched == total.extensions >= 300
+    # What frameworks really change. No such request goes on with tokens that its client did not mean.
+    reasons = {each.partition(":")[0] for each in total.branches}
+    assert reasons == {"root", "new", "edited", "tools_changed", *(["forked"] if "forked" in reasons else [])}
+
+
+CALLED = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{ "a":1 }'}}
+Q = {"role": "user", "content": "q"}
+
+
+def chatted(*histories: list[dict[str, Any]], tools: tuple[Any, ...] = (1, 1)) -> Recording:
+    """A recording of chats that were answered with one call each."""
+    bodies = [
+        {"model": "m", "messages": history, "tools": [{"type": "function", "function": {"name": f"f{tool}"}}]}
+        for history, tool in zip(histories, tools, strict=True)
+    ]
+    said = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [CALLED]}}]}
+    return {
+        "framework": "x", "mode": "chat", "scenario": "plain",
+        "requests": [{"method": "POST", "path": "/v1/chat/completions", "query": "", "body": body} for body in bodies],
+        "replies": [{"status": 200, "json": said} for _ in bodies],
+    }  # fmt: skip
+
+
+def answered_with(arguments: str = '{"a": 1}', content: str | None = None, **more: Any) -> list[dict[str, Any]]:
+    call = {**CALLED, "function": {"name": "f", "arguments": arguments}}
+    return [{"role": "assistant", "content": content, "tool_calls": [call], **more}, {"role": "tool", "tool_call_id": "c1", "content": "r"}]
+
+
+@pytest.mark.parametrize(
+    ("second", "tools", "extensions", "branches"),
+    [
+        ([Q, *answered_with()], (1, 1), 1, {}),
+        ([Q, *answered_with('{"a": 2}')], (1, 1), 0, {"edited: the arguments of a call are others": 1}),
+        ([Q, *answered_with(content="Oh.")], (1, 1), 0, {"edited: the text of a turn is another": 1}),
+        ([Q, {"role": "assistant", "content": "f"}, Q], (1, 1), 0, {"edited: a call is missing, or written as text": 1}),
+        ([{"role": "user", "content": "p"}, *answered_with()], (1, 1), 0, {"edited: the user message is another": 1}),
+        ([Q, *answered_with()], (1, 2), 0, {"tools_changed: the tools are others": 1}),
+        ([Q, Q], (1, 1), 0, {"new: the turn that was sampled was left out": 1}),
+        ([{"role": "user", "content": "other"}], (1, 1), 0, {"new: nothing in it was sampled": 1}),
+        ([Q], (1, 1), 0, {"forked: the same prompt once more": 1}),
+    ],
+)
+async def test_the_judge_tells_an_extension_from_what_was_changed(
+    build: Build, second: list[dict[str, Any]], tools: tuple[int, int], extensions: int, branches: dict[str, int]
+) -> None:
+    house = await keeping(build)
+    recording = chatted([Q], second, tools=tools)
+    async with aiohttp.ClientSession() as client:
+        outcome = await Play(house, await house.open(), recording).run(client)
+    assert outcome.wrong == []
+    assert (outcome.requests, outcome.accepted, outcome.extensions, outcome.stitched) == (2, 2, extensions, extensions)
+    assert outcome.branches == {"root: the first prompt": 1, **branches}
+
+
+async def test_the_judge_notices_a_splice_that_is_none_and_an_extension_that_is_not_spliced(build: Build, monkeypatch: Any) -> None:
+    house = await keeping(build)
+    edited, whole = chatted([Q], [Q, *answered_with('{"a": 2}')]), chatted([Q], [Q, *answered_with()])
+    wrong: list[str] = []
+    async with aiohttp.ClientSession() as client:
+        for recording, key in ((edited, lambda message: (message.role, "", ())), (whole, lambda message: id(message))):
+            monkeypatch.setattr(tree, "equality_key", key)
+            wrong += (await Play(house, await house.open(), recording).run(client)).wrong
+    assert len(wrong) == 2, wrong
+    assert "arguments" in wrong[0] and "not one path" in wrong[1]

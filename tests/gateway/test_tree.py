@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from array import array
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentlightning import show_tree
 from agentlightning.engines.base import Sample
 from agentlightning.errors import TemplateError
 from agentlightning.gateway.tree import Plan, TraceTree, canonical_arguments, equality_key
@@ -139,6 +142,57 @@ def test_an_edited_turn_is_a_branch_and_never_a_splice(edit) -> None:
         assert call.arguments in talk.text()
 
 
+@pytest.mark.parametrize(
+    "split",
+    [
+        lambda m: [replace(m, tool_calls=()), replace(m, content="", reasoning=None)],
+        lambda m: [replace(m, content="", reasoning=None), replace(m, tool_calls=())],
+        lambda m: [replace(m, tool_calls=(), reasoning=None), *(Message("assistant", "", (call,)) for call in m.tool_calls)],
+    ],
+    ids=["text, calls", "calls, text", "text, call, call"],
+)
+def test_a_turn_that_comes_back_in_parts_is_still_the_turn(split) -> None:
+    talk = Talk()
+    history = [user("q")]
+    for turn in range(3):
+        reply = talk.ask(history, "<think>so</think>I do." + calls('{ "z":1 }') + calls(f'{{"z": {turn}}}'), tools=TOOLS)
+        assert talk.branch == ("continued" if turn else "root")
+        before = [*talk.plan.prompt_ids, *talk.sampled[0]]
+        history += [*split(reply), *(Message("tool", "1", tool_call_id=call.id) for call in reply.tool_calls)]
+    talk.ask(history, tools=TOOLS)
+    assert talk.branch == "continued"
+    assert talk.plan.prompt_ids.tolist()[: len(before)] == before
+
+
+def test_any_number_of_turns_in_a_row_is_read_in_no_time() -> None:
+    talk = Talk()
+    reply = talk.ask([user("q")], "one" + calls('{"z": 1}'), tools=TOOLS)
+    begin = time.monotonic()
+    talk.ask([user("q"), *[replace(reply, tool_calls=())] * 10_000, user("r")], tools=TOOLS)
+    assert talk.branch == "edited"
+    assert time.monotonic() - begin < 5
+
+
+def test_parts_that_make_no_recorded_turn_stay_as_they_are() -> None:
+    talk = Talk()
+    reply = talk.ask([user("q")], "one" + calls('{"z": 1}'), tools=TOOLS)
+    for parts in (
+        [replace(reply, tool_calls=()), replace(reply, content="two")],
+        [replace(reply, tool_calls=()), reply],
+        [replace(reply, tool_calls=()), replace(reply, content="", reasoning="another thought")],
+    ):
+        sent = [user("q"), *parts, user("r")]
+        talk.ask(sent, tools=TOOLS)
+        assert talk.branch in ("edited", "forked") and talk.plan.parent is None
+        assert talk.text().count("<|im_start|>assistant") == 3
+    one, two = Message("assistant", "one"), Message("assistant", "two")
+    first = talk.ask([user("p")], "one")
+    talk.ask([user("p"), first], "two")
+    talk.ask([user("p"), one, two, user("r")])
+    assert talk.branch == "continued", "two turns in a row are two turns"
+    assert talk.plan.parent is not None and talk.plan.parent.position == 2
+
+
 def test_arguments_that_are_no_json_match_only_as_they_are() -> None:
     talk = Talk()
     broken = '{ "expression":"17 * 23"'
@@ -207,6 +261,83 @@ def test_a_changed_history_around_a_known_turn_is_edited() -> None:
     reply = talk.ask([Message("system", "It is 10:00."), user("q")], "a", tools=TOOLS)
     talk.ask([Message("system", "It is 10:01."), user("q"), reply, user("r")], "b", tools=TOOLS)
     assert talk.branch == "edited"
+
+
+SYSTEM = Message("system", "Be brief.")
+SUMMARY = (user("So far: two questions, two answers."), Message("assistant", "Understood."))
+
+
+def four_turns(talk: Talk) -> list[Message]:
+    history = [SYSTEM]
+    for turn in range(4):
+        history.append(user(f"question {turn}"))
+        history.append(talk.ask(history, f"answer {turn}", tools=TOOLS))
+    return history
+
+
+@pytest.mark.parametrize(
+    "shorten",
+    [
+        lambda history: [SYSTEM, *history[5:]],
+        lambda history: history[5:],
+        lambda history: history[6:],
+        lambda history: [SYSTEM, *SUMMARY, *history[7:]],
+        lambda history: [SYSTEM, Message("system", "So far: two questions."), *history[5:]],
+        lambda history: [*history[:3], *history[7:]],
+        lambda history: [*history[:3], SUMMARY[0], *history[7:]],
+    ],
+    ids=["window under the system prompt", "window", "window that begins with a sample", "summary", "summary in a system message", "a gap", "a gap summed up"],
+)  # fmt: skip
+def test_a_history_that_lost_its_earlier_turns_is_compacted(shorten) -> None:
+    talk = Talk()
+    short = [*shorten(four_turns(talk)), user("and now?")]
+    reply = talk.ask(short, "now", tools=TOOLS)
+    assert talk.branch == "compacted"
+    assert (talk.plan.parent is not None) == (short[1].content == "question 0"), "the part of the path before the gap is kept"
+    assert readable(talk.text(), talk.template) == readable(talk.template.render(short, TOOLS, {}).texts[0], talk.template)
+    talk.ask([*short, reply, user("so?")], tools=TOOLS)
+    assert talk.branch == "continued", "what was compacted is a path like any other"
+    again = [SYSTEM, user("Sum of all sums."), short[-1], reply, user("so?")]
+    talk.ask(again, tools=TOOLS)
+    assert talk.branch == "compacted"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda history: [Message("system", "It is 10:01."), *history[1:]],
+        lambda history: [Message("system", "You are another agent."), *history[5:]],
+        lambda history: [SYSTEM, *SUMMARY, *history[3:]],
+        lambda history: [SYSTEM, user("one more"), *history[1:]],
+        lambda history: [SYSTEM, *history[5:8], replace(history[8], content="answer 3!")],
+        lambda history: [*history[:4], replace(history[4], content="answer 1!"), *history[5:]],
+        lambda history: [*history[:7], user("question 3, put otherwise"), history[8]],
+    ],
+    ids=["a clock", "another agent with a part of the turns", "as much as there was", "more than there was", "its last turn edited", "one turn edited", "a question edited"],
+)  # fmt: skip
+def test_a_change_that_is_no_compaction_stays_an_edit(change) -> None:
+    talk = Talk()
+    talk.ask([*change(four_turns(talk)), user("and now?")], "now", tools=TOOLS)
+    assert talk.branch == "edited"
+
+
+def test_messages_that_are_put_together_are_no_compaction() -> None:
+    """No turn is gone."""
+    talk = Talk()
+    history = [SYSTEM, user("a"), user("b")]
+    one = talk.ask(history, "c", tools=TOOLS)
+    two = talk.ask([*history, one, user("d")], "e", tools=TOOLS)
+    talk.ask([SYSTEM, user("a\n\nb"), one, user("d"), two, user("f")], tools=TOOLS)
+    assert talk.branch == "edited"
+
+
+def test_a_compacted_history_under_other_tools_or_another_policy_is_another_conversation() -> None:
+    talk = Talk()
+    short = [SYSTEM, *four_turns(talk)[5:], user("and now?")]
+    talk.ask(short)
+    assert talk.branch == "new"
+    talk.ask(short, tools=TOOLS, policy="other")
+    assert talk.branch == "new"
 
 
 def test_samples_with_equal_texts_are_told_apart_by_their_ids() -> None:
@@ -411,3 +542,14 @@ def readable(text: str, template: GlassTemplate) -> list[object]:
 def test_calls_ids_are_no_part_of_equality() -> None:
     a = Message("assistant", "x ", (ToolCall("1", "f", "{}"),), reasoning="r")
     assert equality_key(a) == equality_key(Message("assistant", "x", (ToolCall("2", "f", "{ }"),), name="n"))
+
+
+def test_every_reason_of_a_branch_is_explained_where_it_is_shown() -> None:
+    reasons = {"forked", "new", "edited", "compacted", "tools_changed", "template"}
+    assert set(show_tree.BRANCHES) == reasons
+    docs = Path(__file__).parents[2] / "docs"
+    table = {
+        line.split("`")[1] for line in (docs / "gateway.md").read_text().splitlines() if line.startswith("| `") and line.count("|") == 3
+    }
+    assert reasons | {"root", "continued"} <= table
+    assert all(f"`{reason}`" in (docs / "cli.md").read_text() for reason in reasons)

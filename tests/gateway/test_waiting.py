@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from openai import APIConnectionError, InternalServerError
 
-from agentlightning.config import GatewayConfig
+from agentlightning.config import GatewayConfig, SamplingConfig
 from agentlightning.errors import EngineError
+from agentlightning.templates import load_template
 from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Visit, until
 from tests.gateway.test_retries import Raw, body
+from tests.tiny import tiny_tokenizer
 
 SOON = GatewayConfig(heartbeat=0.03, orphan_grace=60, drain=10)
 
@@ -135,6 +139,118 @@ async def test_a_client_that_reads_slowly_holds_nobody_up(build: Build) -> None:
     slow.writer.transport.resume_reading()
     await slow.reader.readuntil(b"[DONE]")
     slow.leave()
+
+
+async def test_what_a_client_does_not_read_is_not_piled_up(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream of several megabytes: the connection holds a few events of it, and the reply counts as given only once it was read."""
+    piled: list[int] = []
+    write = web.StreamResponse.write
+
+    async def watched(self: web.StreamResponse, data: Any) -> None:
+        await write(self, data)
+        piled.append(self._req.transport.get_write_buffer_size())  # type: ignore[union-attr]
+
+    monkeypatch.setattr(web.StreamResponse, "write", watched)
+    house = await build(template=load_template(tiny_tokenizer()), script=["x" * 30_000], chunk=1, config=SOON)
+    visit = await house.open(sampling=SamplingConfig(max_tokens=50_000))
+    slow = Raw(visit)
+    await slow.send(body(stream=True))
+    await slow.reader.readuntil(b"\r\n\r\n")
+    slow.writer.transport.pause_reading()
+    await until(lambda: visit.calls())
+    await asyncio.sleep(0.2)
+    stuck = len(piled)
+    assert not visit.session._delivered, "sampled and recorded, but not given"
+    assert max(piled) < 500_000
+    slow.writer.transport.resume_reading()
+    read = bytearray()
+    while not read.endswith(b"0\r\n\r\n"):
+        read += await slow.reader.read(2**20)
+    assert read.count(b'"content":"x') > 1000 and b"[DONE]" in read
+    assert len(piled) > stuck, "it stood still"
+    assert visit.session._delivered
+    slow.leave()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_never_reads_keeps_neither_its_attempt_nor_the_gateway_from_ending(build: Build, stream: bool) -> None:
+    house = await build(template=load_template(tiny_tokenizer()), script=["x" * 80_000], chunk=1000, config=SOON)
+    visit = await house.open(sampling=SamplingConfig(max_tokens=100_000))
+    stuck = Raw(visit)
+    await stuck.send(body(stream=stream, logprobs=True))
+    await stuck.reader.readuntil(b"HTTP/1.1 200 OK\r\n")
+    stuck.writer.transport.pause_reading()
+    await until(lambda: visit.calls())
+    await asyncio.sleep(0.2)
+    async with asyncio.timeout(5):
+        usage = await visit.end()
+        await house.gateway.close()
+    assert usage.incomplete == 0
+    [call] = await visit.calls()
+    assert call.status in (CallStatus.ABANDONED, CallStatus.COMPLETE)
+    stuck.leave()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_end_of_an_attempt_lets_go_of_those_that_wait(build: Build, stream: bool) -> None:
+    """Past its deadline an attempt is ended, whatever its agent waits for: a reply that has begun is cut, and no client takes it for a whole one."""
+    house, visit = await held_house(build)
+    raw = Raw(visit)
+    await raw.send(body(stream=stream))
+    await raw.reader.readuntil(b"waiting" if stream else b"\r\n \r\n")
+    async with asyncio.timeout(5):
+        usage = await visit.end()
+        try:
+            rest = await raw.reader.read()
+        except ConnectionError:
+            rest = b""
+    assert b"0\r\n\r\n" not in rest and b"choices" not in rest
+    assert (usage.abandoned, usage.incomplete, house.engine.cancelled) == (1, 0, 1)
+    again = Raw(visit)
+    await again.send(body(stream=stream))
+    assert await again.status() == 410
+
+
+async def test_while_it_drains_the_gateway_takes_no_new_calls(build: Build) -> None:
+    """Also on a connection that was open already; what is under way ends well."""
+    house, visit = await held_house(build, script=["first", "last"])
+    house.engine.hold.set()
+    kept = Raw(visit)
+    await kept.send(body())
+    assert (await kept.whole())[1]["choices"][0]["message"]["content"] == "first"
+    house.engine.hold.clear()
+    asked = asyncio.create_task(visit.ask("q"))
+    await until(lambda: len(house.engine.requests) == 2)
+    closing = asyncio.create_task(house.gateway.close())
+    await until(lambda: house.gateway._draining)
+    data = json.dumps(body("late")).encode()
+    head = f"POST {kept.path}/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    kept.writer.write(head.encode() + data)
+    status, refusal = await kept.whole()
+    assert (status, refusal["error"]["code"]) == (503, "shutting_down")
+    house.engine.hold.set()
+    assert (await asked).choices[0].message.content == "last"
+    await closing
+
+
+async def test_load_makes_calls_wait_and_is_never_a_429(build: Build) -> None:
+    """Two hundred at once for an engine that takes one at a time."""
+
+    def answer(prompt: str, request: Any) -> str:
+        return re.findall(r"question \d+[.]", prompt)[-1]
+
+    house = await build(config=GatewayConfig(heartbeat=0.05, drain=10), answer=answer, deterministic=True)
+    visit = await house.open()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
+
+        async def one(i: int) -> tuple[int, str]:
+            async with client.post(f"{visit.endpoint.base_url}/chat/completions", json=body(f"question {i}.")) as response:
+                return response.status, (await response.json())["choices"][0]["message"]["content"]
+
+        answers = await asyncio.gather(*(one(i) for i in range(200)))
+    assert {status for status, _ in answers} == {200}
+    assert house.engine.most_running == 1
+    assert [said for _, said in answers] == [f"question {i}." for i in range(200)]
 
 
 async def post(visit: Visit, key: str | None, text: str = "q") -> Any:
