@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, update_wrapper
@@ -39,8 +40,19 @@ class AttemptView:
     sequence_id: int
 
 
+class _Marking:
+    """Where a running attempt's marks go. Not among the view's fields: what is shown, compared or pickled of a view is who runs, not the way to its runner."""
+
+    __slots__ = ("_mark",)
+    _mark: Callable[[str], None]
+
+    def marks_go_to(self, mark: Callable[[str], None]) -> None:
+        """``mark`` is told the name of each agent that is marked as trainable from now on."""
+        object.__setattr__(self, "_mark", mark)
+
+
 @dataclass(frozen=True, slots=True)
-class RolloutView:
+class RolloutView(_Marking):
     """The rollout an agent runs for, as its ``rollout`` parameter. ``input`` is the task; ``seed`` differs for every rollout of a run."""
 
     rollout_id: str
@@ -61,8 +73,17 @@ class RolloutView:
         return self.input
 
     def mark_agent_as_trainable(self, agent: str) -> None:
-        """Refused: this version trains every call of a rollout."""
-        raise ConfigError(f"mark_agent_as_trainable({agent!r}) has no part behind it in this version: every call of a rollout is trained")
+        """Has the calls of the agent of this name trained in this rollout, those it made before and those it makes later.
+
+        The first mark leaves the other agents out, but for those that ``trained_agents`` names; each further one adds an agent. It is recorded with the
+        attempt's result, and works in the agent and in threads it started. Raises ConfigError for what is no agent's name, and where no attempt runs.
+        """
+        mark = getattr(self, "_mark", None)
+        if mark is None:
+            raise ConfigError(
+                f"mark_agent_as_trainable({agent!r}) was called outside any attempt: call it on the rollout that the agent is handed"
+            )
+        mark(_agent_name(agent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +120,12 @@ class LitAgent:
     (older ones: ``rollout_id``). Without a ``training_rollout`` or ``validation_rollout``, ``rollout`` serves for it.
     """
 
+    trained_agents: str | None = None
+    """The agents of its program that are trained, as the run's setting of this name has it: where that is not given, this one holds. None: all."""
+
     def __init__(self, *, trained_agents: str | None = None) -> None:
         if trained_agents is not None:
-            raise ConfigError(
-                f"LitAgent(trained_agents={trained_agents!r}) has no part behind it in this version: set it for the run, Trainer(trained_agents=...)"
-            )
+            self.trained_agents = check_pattern(trained_agents, "LitAgent")
 
 
 class FunctionAgent(LitAgent):
@@ -198,11 +220,13 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """User code, loaded and checked. ``methods`` has an entry for every mode it can run in; ``model`` is what ``@rollout(model=...)`` declared."""
+    """User code, loaded and checked. ``methods`` has an entry for every mode it can run in; ``model`` is what ``@rollout(model=...)`` declared,
+    ``trained_agents`` what a ``LitAgent`` says of that."""
 
     name: str
     methods: Mapping[Mode, Method]
     model: LLM | None = None
+    trained_agents: str | None = None
 
     @property
     def parameters(self) -> frozenset[str]:
@@ -273,7 +297,7 @@ def make_agent(obj: object, name: str) -> Agent:
     """Checks how ``obj`` can be called and returns it as an Agent. Raises ConfigError saying what is wrong with it."""
     if isinstance(obj, FunctionAgent):
         method = _plan(obj.function, name, KNOWN)
-        return Agent(name, dict.fromkeys(Mode, method), obj.model)
+        return Agent(name, dict.fromkeys(Mode, method), obj.model, _trained_agents(obj, name))
     if isinstance(obj, LitAgent):
         return _make_class_agent(obj, name)
     if inspect.isclass(obj):
@@ -288,10 +312,6 @@ def _make_class_agent(agent: LitAgent, name: str) -> Agent:
     for hook in _HOOKS:
         if hasattr(agent, hook):
             raise ConfigError(f"agent {name!r} defines {hook}, which this version never calls: move what it does into the rollout method")
-    if getattr(agent, "trained_agents", None) is not None:
-        raise ConfigError(
-            f"agent {name!r} sets trained_agents, which has no part behind it in this version: set it for the run, Trainer(trained_agents=...)"
-        )
     found: dict[str, Method] = {}
     for method in _METHODS:
         function = getattr(agent, f"{method}_async", None) or getattr(agent, method, None)
@@ -305,7 +325,39 @@ def _make_class_agent(agent: LitAgent, name: str) -> Agent:
     training = found.get("training_rollout") or found.get("rollout")
     validation = found.get("validation_rollout") or found.get("rollout")
     methods = {Mode.TRAIN: training, Mode.DEV: training or validation, Mode.VAL: validation}
-    return Agent(name, {mode: method for mode, method in methods.items() if method is not None})
+    return Agent(
+        name, {mode: method for mode, method in methods.items() if method is not None}, trained_agents=_trained_agents(agent, name)
+    )
+
+
+def _trained_agents(agent: LitAgent, name: str) -> str | None:
+    return None if agent.trained_agents is None else check_pattern(agent.trained_agents, f"agent {name!r}")
+
+
+def check_pattern(pattern: object, where: str) -> str:
+    """A ``trained_agents`` that an agent sets. Raises ConfigError, which names ``where`` it is set, for what cannot be one."""
+    if not isinstance(pattern, str) or not pattern:
+        raise ConfigError(
+            f"{where}: trained_agents={pattern!r} is no text: expected an agent's name or a regular expression, e.g. 'planner|critic'"
+        )
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"{where}: trained_agents={pattern!r} is no regular expression: {error}") from error
+    return pattern
+
+
+_LONGEST_NAME = 200
+"""Characters of an agent's name, as the endpoint records it."""
+
+
+def _agent_name(name: object) -> str:
+    kept = name.strip() if isinstance(name, str) else ""
+    if not kept or len(kept) > _LONGEST_NAME or not kept.isprintable():
+        raise ConfigError(
+            f"mark_agent_as_trainable({name!r:.60}): expected the name that an agent's calls are recorded under, one line of text"
+        )
+    return kept
 
 
 def _check_callable(obj: object, name: str) -> None:

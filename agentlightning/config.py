@@ -193,6 +193,8 @@ class GatewayConfig(Settings):
     """Requests larger than this are refused."""
     drain: float = Field(default=10.0, ge=0)
     """Seconds that open calls get at shutdown."""
+    upstream_timeout: float = Field(default=300.0, gt=0)
+    """Seconds that the endpoint of an external model may send nothing before a call to it fails. At most 10 of them are waited for a connection."""
     agents: dict[str, AgentRule] = Field(default_factory=dict[str, AgentRule])
     """Names for a program's agents, each with a rule: `planner = {system = "^You plan", tools = ["search"]}`. The first rule that holds names the call."""
 
@@ -240,7 +242,7 @@ class RunConfig(Settings):
     threads: int | None = Field(default=None, ge=1)
     """Torch's threads. None: as many as cores."""
     trained_agents: str | None = None
-    """A regular expression: only calls of agents whose whole name it matches are trained, those of the others are masked as `other_agent`. None: all."""
+    """A name, or a regular expression for whole names: only calls of these agents are trained, those of the others are masked as `other_agent`. None: what the agent's own code says, `LitAgent(trained_agents=...)`, else all."""
     quorum: float = Field(default=1.0, gt=0, le=1)
     """The share of a group that has to finish before `group_deadline` lets it go on without the rest."""
     group_deadline: float = Field(default=900.0, gt=0)

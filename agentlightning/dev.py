@@ -6,14 +6,19 @@ where none was, it says how to look for it.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
+from agentlightning.credit.chosen import Chosen, together
+from agentlightning.dev_agents import WIDTH, AgentLine, agent_lines, choices, list_agents, nameless, untrained
+from agentlightning.dev_causes import causes_of_silence
+from agentlightning.dev_external import ExternalLine, external_lines, list_external
+from agentlightning.dev_finding import Finding, Level, finding_lines
+from agentlightning.dev_reasoning import KeptReasoning, compare, reasoning_lines
+from agentlightning.ledger import count_malformed
 from agentlightning.metrics.state import plural
-from agentlightning.runners.check import PLACEHOLDER
 from agentlightning.show_trace import printable
 from agentlightning.types import Call, CallStatus, FinishReason, Json, Reason
 
@@ -27,29 +32,15 @@ if TYPE_CHECKING:
 
 SHOWN_CALLS = 20
 """Calls of an attempt that the text lists; JSON has all."""
-WIDTH = 120
 
-Level = Literal["blocks", "warns", "notes"]
-
-_NEVER_CONTINUED = ("edited", "template", "new", "tools_changed")
+_NEVER_CONTINUED = ("edited", "compacted", "template", "new", "tools_changed")
 _WHY_BRANCHED = {
     "edited": "the agent sends back a history that differs from what was said",
+    "compacted": "the agent drops or sums up its earlier turns before each call",
     "template": "the model's chat template drops or changes earlier turns",
     "new": "each call starts a new conversation",
     "tools_changed": "the tools differ from call to call",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that keeps the agent from being trained (``blocks``), makes training worse (``warns``), or is worth knowing (``notes``)."""
-
-    level: Level
-    title: str
-    cause: str
-    remedy: str
-    rollouts: tuple[str, ...] = ()
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +57,8 @@ class CallLine:
     finish: str
     replies: tuple[str, ...]
     """One per sample; of a refused call, its error."""
+    malformed: int = 0
+    """How often something in them began like a tool call and was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +75,6 @@ class AttemptLine:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentLine:
-    """One agent of the program, as the endpoint tells it from others. ``how`` it got its name: ``learned`` is from its system prompt and tools alone."""
-
-    name: str
-    how: str
-    calls: int
-    rollouts: int
-    system: str
-    tools: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class DevReport:
     """The whole report. ``trainable`` is False when a finding blocks. ``str(report)`` is the text; rich renders it in colour."""
 
@@ -101,6 +82,12 @@ class DevReport:
     attempts: tuple[AttemptLine, ...]
     findings: tuple[Finding, ...]
     agents: tuple[AgentLine, ...] = ()
+    chosen: Chosen = field(default_factory=Chosen)
+    """What says which of them are trained, in any of the rollouts."""
+    external: tuple[ExternalLine, ...] = ()
+    """The external models of the resources."""
+    reasoning: KeptReasoning | None = None
+    """What either value of ``model.keep_reasoning`` costs; None where there is no difference."""
     template: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """What is known of the model's chat template: see `templates.describe`."""
     interrupted: bool = False
@@ -132,11 +119,9 @@ class DevReport:
             )
         for attempt in self.attempts:
             yield from _attempt_lines(attempt)
-        if len(self.agents) > 1:
-            yield "", ""
-            yield "bold", f"{len(self.agents)} agents make calls (trained_agents chooses which are trained):"
-            for agent in self.agents:
-                yield from _agent_lines(agent)
+        yield from agent_lines(self.agents, self.chosen)
+        yield from external_lines(self.external)
+        yield from reasoning_lines(self.reasoning)
         yield "", ""
         if self.interrupted:
             yield "bold yellow", f"Interrupted: this is what {plural(len(self.attempts), 'rollout')} told until then."
@@ -146,7 +131,7 @@ class DevReport:
         else:
             yield "bold red", f"{plural(counts['blocks'], 'thing')} would keep it from being trained:"
         for number, finding in enumerate(self.findings, 1):
-            yield from _finding_lines(number, finding, len(self.attempts))
+            yield from finding_lines(number, finding, len(self.attempts))
 
 
 def _attempt_lines(attempt: AttemptLine) -> Iterable[tuple[str, str]]:
@@ -155,7 +140,8 @@ def _attempt_lines(attempt: AttemptLine) -> Iterable[tuple[str, str]]:
     yield "red" if attempt.reward is None else "green", f"{attempt.rollout_id}: {attempt.outcome}, {worth}, {attempt.seconds:.1f} s"
     for call in attempt.calls[:SHOWN_CALLS]:
         what = f"{call.prompt_tokens} -> {call.sampled_tokens} tokens" if call.status != "refused" else "refused"
-        end = "".join(f", {part}" for part in (call.finish, call.branch) if part)
+        malformed = f"{plural(call.malformed, 'malformed tool call')}" if call.malformed else ""
+        end = "".join(f", {part}" for part in (call.finish, call.branch, malformed) if part)
         yield "", f"  call {call.index}  {call.wire} {call.model or '(no model)'}  {what}{end}"
         for reply in call.replies:
             yield "dim", f"      {reply}"
@@ -165,28 +151,6 @@ def _attempt_lines(attempt: AttemptLine) -> Iterable[tuple[str, str]]:
         yield "", "  no call was recorded"
     for line in attempt.printed.splitlines():
         yield "dim", f"  | {_short(line)}"
-
-
-def _agent_lines(agent: AgentLine) -> Iterable[tuple[str, str]]:
-    tools = f", tools {', '.join(agent.tools)}" if agent.tools else ""
-    how = "its prompt and tools" if agent.how == "learned" else f"its {agent.how}" if agent.how != "rule" else "a rule"
-    yield "", f"  {agent.name} (known by {how}): {plural(agent.calls, 'call')} in {plural(agent.rollouts, 'rollout')}{printable(tools)}"
-    if agent.system:
-        yield "dim", f"      {_short(' '.join(agent.system.split()))}"
-
-
-_STYLES: Mapping[Level, str] = {"blocks": "bold red", "warns": "bold yellow", "notes": "bold"}
-
-
-def _finding_lines(number: int, finding: Finding, total: int) -> Iterable[tuple[str, str]]:
-    where = f" ({len(finding.rollouts)} of {plural(total, 'rollout')})" if finding.rollouts else ""
-    yield "", ""
-    label = {"blocks": "", "warns": "Warning: ", "notes": "Note: "}[finding.level]
-    yield _STYLES[finding.level], f"{number}. {label}{finding.title}{where}"
-    yield "", f"   Cause: {printable(finding.cause)}"
-    yield "", f"   Do:    {finding.remedy}"
-    for line in finding.detail.splitlines():
-        yield "dim", f"   | {printable(line)}"
 
 
 # --------------------------------------------------------------------------- from facts to the report
@@ -201,8 +165,10 @@ def dev_report(
     probe: AgentProbe | None = None,
     template: Mapping[str, Json] | None = None,
     interrupted: bool = False,
+    external: Mapping[str, str] = {},
 ) -> DevReport:
-    """The report on rollouts that ran: ``reports`` from the runner, ``traces`` from the record, and ``probe``, what was known of the agent before."""
+    """The report on rollouts that ran: ``reports`` from the runner, ``traces`` from the record, and ``probe``, what was known of the agent before;
+    ``external`` has the true names of external models by their names in the resources."""
     calls = {attempt.attempt.id: attempt.calls for trace in traces for attempt in trace.attempts}
     given = agent.source.given if agent.source is not None else agent.name
     isolation = f", isolation {probe.isolation}" if probe is not None else ""
@@ -210,22 +176,13 @@ def dev_report(
         agent=f"Agent {given}{isolation}, {plural(len(reports), 'rollout')}, up to {config.sampling.max_tokens} tokens a sample",
         attempts=tuple(_attempt_line(report, calls.get(report.attempt.id, ())) for report in reports),
         findings=tuple(find(reports, calls, probe, config.trained_agents)),
-        agents=tuple(_agents(reports, calls)),
+        agents=tuple(list_agents(reports, calls, config.trained_agents)),
+        chosen=together(choices(reports, config.trained_agents)),
+        external=tuple(list_external(reports, external)),
+        reasoning=compare(reports, traces, config.model.keep_reasoning),
         template=template or {},
         interrupted=interrupted,
     )
-
-
-def _agents(reports: Sequence[AttemptReport], calls: Mapping[str, Sequence[Call]]) -> Iterable[AgentLine]:
-    """The agents in the order of their first calls."""
-    named: dict[str, list[Call]] = {}
-    for report in reports:
-        for call in calls.get(report.attempt.id, ()):
-            named.setdefault(call.agent or "", []).append(call)
-    for name, theirs in named.items():
-        seen = next((report.usage.agents[name] for report in reports if name in report.usage.agents), None)
-        if seen is not None:
-            yield AgentLine(name, seen.how, len(theirs), len({call.attempt_id for call in theirs}), seen.system, seen.tools)
 
 
 def find(
@@ -236,12 +193,13 @@ def find(
 ) -> list[Finding]:
     """All findings, what blocks first. ``calls`` are each attempt's, by attempt id."""
     findings: list[Finding] = []
-    for rule in (_unreached, _unserved, _refused, _failed, _unrewarded, _incomplete, _left):
+    for rule in (_unreached, _unserved, _refused, _failed, _external, _unrewarded, _incomplete, _left):
         findings += rule(_Facts(reports, calls, probe))
-    for rule in (_constant, _never_continued, _cut, _overruled, _late):
+    for rule in (_constant, _never_continued, _cut, _malformed, _overruled, _late):
         findings += rule(_Facts(reports, calls, probe))
-    findings += _untrained(_Facts(reports, calls, probe), trained_agents)
-    findings += _nameless(_Facts(reports, calls, probe))
+    complete = {report.attempt.id: _Facts(reports, calls, probe).complete(report) for report in reports}
+    findings += untrained(reports, complete, trained_agents)
+    findings += nameless(reports)
     order: list[Level] = ["blocks", "warns", "notes"]
     return sorted(findings, key=lambda finding: order.index(finding.level))
 
@@ -259,7 +217,8 @@ class _Facts:
         return self.where(lambda report: report.result.failure is not None and report.result.failure.reason in reasons)
 
     def complete(self, report: AttemptReport) -> list[Call]:
-        return [call for call in self.calls.get(report.attempt.id, ()) if call.status is CallStatus.COMPLETE]
+        """The calls to policies that got their reply."""
+        return [call for call in self.calls.get(report.attempt.id, ()) if call.status is CallStatus.COMPLETE and call.external is None]
 
 
 def _names(reports: Iterable[AttemptReport]) -> tuple[str, ...]:
@@ -268,10 +227,20 @@ def _names(reports: Iterable[AttemptReport]) -> tuple[str, ...]:
 
 def _unreached(facts: _Facts) -> list[Finding]:
     """No call came to the endpoint at all: the commonest reason why no data reaches a trainer."""
-    reports = facts.where(lambda report: report.usage.calls == 0 and not report.usage.unserved)
+    unreached = facts.where(lambda report: report.usage.calls == 0 and not report.usage.unserved)
+    reports = [report for report in unreached if not report.usage.external]
+    findings: list[Finding] = []
+    if elsewhere := [report for report in unreached if report.usage.external]:
+        names = ", ".join(dict.fromkeys(name for report in elsewhere for name in report.usage.external))
+        cause = f"all calls were to external models ({names}), and those are never trained"
+        findings.append(
+            Finding(
+                "blocks", "No call was to the model that is trained", cause, "call llm.model, with base_url=llm.endpoint", _names(elsewhere)
+            )
+        )
     if not reports:
-        return []
-    causes = _causes(facts.probe) if facts.probe is not None else []
+        return findings
+    causes = causes_of_silence(facts.probe) if facts.probe is not None else []
     if not causes:
         named = "the agent finished, or failed, before it made one; or its client talks to another address"
         remedy = (
@@ -279,33 +248,8 @@ def _unreached(facts: _Facts) -> list[Finding]:
         )
         causes = [(f"not found: {named}", remedy)]
     detail = next((report.result.failure.message for report in reports if report.result.failure is not None), "")
-    return [Finding("blocks", "No call reached the endpoint", cause, remedy, _names(reports), detail) for cause, remedy in causes]
-
-
-def _causes(probe: AgentProbe) -> list[tuple[str, str]]:
-    """Causes that were seen, each with what to do about it."""
-    causes: list[tuple[str, str]] = []
-    in_thread = probe.isolation == "thread"
-    for setting in probe.settings:
-        causes.append((f"{setting.place} says {setting.what}", "remove it, or put llm.endpoint in its place"))
-    for client in probe.clients:
-        made = f"{client.name} ({client.kind}) is made when the module is imported, with the base URL {client.base_url}"
-        if client.base_url.startswith(PLACEHOLDER):
-            continue  # made from the environment, which every attempt's own process sets before it imports the module
-        if in_thread:
-            causes.append((made, "make it inside the agent with base_url=llm.endpoint, or use isolation='process'"))
-        elif not probe.settings:
-            causes.append((made, "leave out its base_url: OPENAI_BASE_URL is set before the module is imported"))
-    if in_thread and not probe.parameters & {"llm", "resources"}:
-        cause = "the agent takes neither llm nor resources, and isolation='thread' has no environment of its own to put OPENAI_BASE_URL in"
-        causes.append((cause, "take a parameter llm and use llm.endpoint, or use isolation='process'"))
-    unused = sorted(probe.unused & {"llm", "resources"})
-    if unused and in_thread:
-        causes.append((f"the agent takes {' and '.join(unused)} and never uses it", "build its client with base_url=llm.endpoint"))
-    if probe.proxies and in_thread:
-        cause = f"{', '.join(probe.proxies)} is set: clients send calls for 127.0.0.1 to that proxy"
-        causes.append((cause, "set NO_PROXY=127.0.0.1,localhost"))
-    return causes
+    findings += [Finding("blocks", "No call reached the endpoint", cause, remedy, _names(reports), detail) for cause, remedy in causes]
+    return findings
 
 
 def _unserved(facts: _Facts) -> list[Finding]:
@@ -381,6 +325,16 @@ def _failed(facts: _Facts) -> list[Finding]:
         remedy = "raise runner.deadline, or find where it waits: what it printed last is above"
         findings.append(Finding("blocks", "The agent passed its deadline", _message(late[0]), remedy, _names(late)))
     return findings
+
+
+def _external(facts: _Facts) -> list[Finding]:
+    by_message: dict[str, list[AttemptReport]] = {}
+    for report in facts.reason(Reason.EXTERNAL):
+        by_message.setdefault(report.usage.trouble or _message(report), []).append(report)
+    remedy = "look at its endpoint, key and model name, or catch the error: such a rollout is masked, for it is no fault of the model's"
+    return [
+        Finding("blocks", "An external model failed the agent", message, remedy, _names(group)) for message, group in by_message.items()
+    ]
 
 
 def _unrewarded(facts: _Facts) -> list[Finding]:
@@ -488,6 +442,18 @@ def _cut(facts: _Facts) -> list[Finding]:
     ]
 
 
+def _malformed(facts: _Facts) -> list[Finding]:
+    samples = [sample for report in facts.reports for call in facts.complete(report) for sample in call.samples]
+    broken, whole = count_malformed(samples), sum(len(sample.message.tool_calls) for sample in samples)
+    if not broken:
+        return []
+    cause = f"{broken} of {plural(broken + whole, 'tool call')} could not be read, and the agent was given the model's words as text"
+    remedy = (
+        "nothing, where training is to teach the form; if the model knows another, name it as model.tool_format, or ask for strict tools"
+    )
+    return [Finding("warns", "Tool calls were malformed", cause, remedy)]
+
+
 def _overruled(facts: _Facts) -> list[Finding]:
     changed: Counter[str] = Counter()
     for report in facts.reports:
@@ -501,27 +467,6 @@ def _overruled(facts: _Facts) -> list[Finding]:
     said = "; ".join(f"{text} ({plural(count, 'call')})" for text, count in changed.most_common())
     remedy = "nothing, as a rule; set sampling.owner='agent' to let the agent's request win"
     return [Finding("notes", "The run's sampling settings hold, not the agent's", said, remedy)]
-
-
-def _untrained(facts: _Facts, trained_agents: str | None) -> list[Finding]:
-    """The user chose agents to train, and none of the calls is theirs."""
-    names = list(dict.fromkeys(call.agent or "" for report in facts.reports for call in facts.complete(report)))
-    if trained_agents is None or not names or any(re.fullmatch(trained_agents, name) for name in names):
-        return []
-    cause = f"calls came from {', '.join(names)}"
-    return [Finding("blocks", f"No agent is called what trained_agents={trained_agents!r} says", cause, "set it to one of these names")]
-
-
-def _nameless(facts: _Facts) -> list[Finding]:
-    """Agents that are told apart by their prompts alone, and whose prompts never come twice: a clock or a task in the system prompt."""
-    by_attempt = [
-        {name for name, seen in report.usage.agents.items() if seen.how == "learned"} for report in facts.reports if report.usage.agents
-    ]
-    if len(by_attempt) < 2 or not all(by_attempt) or set[str].intersection(*by_attempt):
-        return []
-    cause = "the system prompt or the tools differ in every rollout (a clock, or the task, stands in them), so that no agent is met twice"
-    remedy = "nothing, unless trained_agents or rewards for single agents are used: then name agents in gateway.agents, e.g. {system = 'You plan'}"
-    return [Finding("notes", "Agents have no lasting names", cause, remedy)]
 
 
 def _late(facts: _Facts) -> list[Finding]:
@@ -556,16 +501,21 @@ def _call_line(call: Call) -> CallLine:
     ]
     if not replies and call.error:
         replies = [call.error]
+    prompt, reply = call.prompt_tokens, call.sampled_tokens
+    if call.external is not None:
+        prompt, reply = call.external.tokens
+        replies = replies or [call.external.reply[:1000]]
     return CallLine(
         index=call.index,
         wire=call.wire,
         model=call.model,
         status=str(call.status),
-        branch=call.branch,
-        prompt_tokens=call.prompt_tokens,
-        sampled_tokens=call.sampled_tokens,
+        branch="external" if call.external is not None else call.branch,
+        prompt_tokens=prompt,
+        sampled_tokens=reply,
         finish=" ".join(str(sample.finish) for sample in call.samples),
         replies=tuple(_short(" ".join(reply.split())) for reply in replies),
+        malformed=count_malformed(call.samples),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from agentlightning.errors import AgentLightningError
-from agentlightning.types import Call, Json, Rollout, Status
+from agentlightning.types import Call, CallStatus, Json, Rollout, SampleRecord, Status
 
 
 class LedgerError(AgentLightningError):
@@ -20,7 +20,9 @@ class Ledger:
 
     ``rollouts`` is keyed by outcome: ``succeeded``, ``cancelled`` or ``failed: <reason>``. ``groups`` by ``trained``, ``degenerate`` (all rewards
     equal: nothing to compare), ``too_few`` (fewer than two rollouts to compare). ``masked`` by reason; ``branches`` counts calls by how their prompt
-    relates to what was recorded before; ``staleness`` is how many versions behind the learner the trained tokens were sampled.
+    relates to what was recorded before; ``staleness`` is how many versions behind the learner the trained tokens were sampled. ``malformed`` counts what
+    began like a tool call and was none: its tokens are trained like any others. ``external`` has, by the model's name in the resources, the ``calls`` to
+    external models, how many of them ``failed``, and the tokens that their endpoints report; none of that is in ``calls``, ``sampled`` or ``masked``.
     """
 
     rollouts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -34,6 +36,8 @@ class Ledger:
     parity_max: float = 0.0
     parity_k3: float = 0.0
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    malformed: int = 0
+    external: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
 
     def check(self) -> Ledger:
         """Returns itself, or raises LedgerError when sampled tokens are not exactly trained plus masked."""
@@ -74,19 +78,46 @@ def commonest_cause(rollouts: Iterable[Rollout]) -> str:
 
 
 def count_calls(calls: Iterable[Call]) -> tuple[dict[str, int], dict[str, int]]:
-    """Calls by status, and calls with a prompt by branch."""
-    calls = list(calls)
+    """Calls to policies by status, and those with a prompt by branch."""
+    calls = [call for call in calls if call.external is None]
     return (
         dict(Counter(str(call.status) for call in calls)),
         dict(Counter(call.branch for call in calls if call.prompt_node is not None)),
     )
 
 
+def count_external(calls: Iterable[Call]) -> dict[str, Mapping[str, int]]:
+    """Calls to external models, as `Ledger.external` has them."""
+    found: dict[str, Counter[str]] = {}
+    for call in calls:
+        if call.external is not None:
+            prompt, reply = call.external.tokens
+            counted = Counter(calls=1, failed=int(call.status is CallStatus.REFUSED), prompt_tokens=prompt, reply_tokens=reply)
+            found.setdefault(call.model, Counter()).update(counted)
+    return {name: dict(counted) for name, counted in found.items()}
+
+
+def describe_external(external: Mapping[str, Mapping[str, int]]) -> str:
+    """In words: ``judge: 32 calls, 1 failed, 1,000 -> 300 tokens``."""
+    return "; ".join(
+        f"{name}: {counted['calls']} call{'s' if counted['calls'] != 1 else ''}"
+        + (f", {counted['failed']} failed" if counted["failed"] else "")
+        + f", {counted['prompt_tokens']:,} -> {counted['reply_tokens']:,} tokens"
+        for name, counted in external.items()
+    )
+
+
+def count_malformed(samples: Iterable[SampleRecord]) -> int:
+    """How often something in them began like a tool call and was none."""
+    return sum(sample.malformed for sample in samples)
+
+
 def total(ledgers: Iterable[Ledger]) -> Ledger:
     """The sum over steps; staleness and parity are the worst seen."""
     rollouts, groups, calls, branches, masked = Counter[str](), Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     seconds: Counter[str] = Counter()
-    sampled = trained = staleness = 0
+    external: dict[str, Counter[str]] = {}
+    sampled = trained = staleness = malformed = 0
     parity_max = parity_k3 = 0.0
     for ledger in ledgers:
         rollouts.update(ledger.rollouts)
@@ -94,14 +125,17 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
         calls.update(ledger.calls)
         branches.update(ledger.branches)
         masked.update(ledger.masked)
+        for name, counted in ledger.external.items():
+            external.setdefault(name, Counter()).update(counted)
         for phase, value in ledger.seconds.items():
             seconds[phase] += value  # pyright: ignore[reportArgumentType]  # Counter holds floats just as well
         sampled += ledger.sampled
         trained += ledger.trained
+        malformed += ledger.malformed
         staleness = max(staleness, ledger.staleness_max)
         parity_max = max(parity_max, ledger.parity_max)
         parity_k3 = max(parity_k3, ledger.parity_k3)
     return Ledger(
         dict(rollouts), dict(groups), dict(calls), dict(branches), sampled, trained, dict(masked), staleness, parity_max, parity_k3,
-        dict(seconds),
+        dict(seconds), malformed, {name: dict(counted) for name, counted in external.items()},
     )  # fmt: skip

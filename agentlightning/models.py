@@ -20,6 +20,7 @@ from agentlightning.errors import MissingExtra, ModelError
 try:
     import torch
     from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import OfflineModeIsEnabled
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as hf_logging
 except ImportError as error:
@@ -172,6 +173,10 @@ def _load_weights(source: str, dtype: torch.dtype) -> PreTrainedModel:
 def _load_error(source: str, what: str, error: Exception) -> ModelError:
     if Path(source).is_dir():
         return ModelError(f"{source}: {what}: {_first_line(error)}")
+    if isinstance(error, OfflineModeIsEnabled):
+        return ModelError(
+            f"there is no model folder {source}, nor is a model of that name in the Hugging Face cache (HF_HUB_OFFLINE is set)"
+        )
     return ModelError(f"{source} is neither a folder here nor reachable on the Hugging Face hub: {_first_line(error)}")
 
 

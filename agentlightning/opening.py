@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +25,13 @@ from agentlightning.agent import AgentSpec
 from agentlightning.config import Resolved, RunConfig, describe_run
 from agentlightning.config_sources import leaves_of
 from agentlightning.errors import AgentLightningError, ConfigError, StoreError
-from agentlightning.resources import NamedResources
+from agentlightning.resources import POLICY, NamedResources
 from agentlightning.run import Run
 from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, Status
 
 if TYPE_CHECKING:
     from agentlightning.metrics import Progress
+    from agentlightning.runners import AgentProbe
     from agentlightning.store.base import Store
 
 logger = logging.getLogger("agentlightning")
@@ -70,24 +71,26 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
     from agentlightning.models import load_model
     from agentlightning.runners import RunnerPool, check_agent
     from agentlightning.store import open_store
-    from agentlightning.templates import load_template
+    from agentlightning.templates import load_template, other_reasoning
 
-    config = plan.config
-    output = make_folder(config.output_dir)
+    output = make_folder(plan.config.output_dir)
+    resources = NamedResources(plan.resources)
+    probe = await check_agent(plan.agent, plan.config.runner.isolation, keys=resources.keys_of_external())
+    resolved = with_agents_choice(plan.resolved, probe)
+    config = resolved.config
     async with AsyncExitStack() as closing:
         store = open_store(config.record_url, durability=config.store.durability)
         closing.push_async_callback(store.close)
-        description = {**describe_run(plan.resolved, plan.agent.file), "mode": str(plan.mode)}
+        description = {**describe_run(resolved, plan.agent.file), "mode": str(plan.mode)}
         record, resumed = await _record(plan, store, output, description)
         closing.push_async_exit(_noting_the_end(store, record.id))
         folder = make_folder(Path(record.folder))
         closing.push(_locked(folder, record.id))
         (folder / "config.json").write_bytes(orjson.dumps(description, option=orjson.OPT_INDENT_2, default=str))
 
-        resources_version = await store.put_resources(record.id, NamedResources(plan.resources).to_json())
+        resources_version = await store.put_resources(record.id, resources.to_json())
         progress = make_progress(plan.progress)
         closing.callback(progress.close)
-        probe = await check_agent(plan.agent, config.runner.isolation)
         progress.phase("loading the model")
         model = await asyncio.to_thread(load_model, config.model)
         template = load_template(
@@ -96,12 +99,19 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
             stop_token_ids=model.stop_token_ids,
             keep_reasoning=config.model.keep_reasoning,
         )
+        other = other_reasoning(template) if plan.mode is Mode.DEV else None
         engine = LocalEngine(
             model.model, model.tokenizer, config.engine, context_length=model.context_length, deterministic=config.deterministic
         )
         await engine.start()
         closing.push_async_callback(engine.close)
-        gateway = Gateway(store, {"main": Policy("main", engine, template)}, config.gateway, deterministic=config.deterministic)
+        gateway = Gateway(
+            store,
+            {POLICY: Policy(POLICY, engine, template, other=other)},
+            config.gateway,
+            deterministic=config.deterministic,
+            external=resources.external(),
+        )
         await gateway.start()
         closing.push_async_callback(gateway.close)
         pool = RunnerPool(
@@ -131,6 +141,23 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
         yield run
 
 
+def with_agents_choice(resolved: Resolved, probe: AgentProbe) -> Resolved:
+    """The settings with the agent's own ``trained_agents`` where the run was given none, so that it is recorded, and resumed, like any setting.
+
+    Raises ConfigError where both are given and differ.
+    """
+    given, own = resolved.config.trained_agents, probe.trained_agents
+    if own is None or own == given:
+        return resolved
+    if given is not None:
+        raise ConfigError(
+            f"trained_agents is given twice: {given!r} ({resolved.sources.get('trained_agents', 'argument')}) and {own!r} "
+            f"(agent {probe.name!r}): leave one of them out, or make them the same"
+        )
+    config = resolved.config.model_copy(update={"trained_agents": own})
+    return replace(resolved, config=config, sources={**resolved.sources, "trained_agents": f"agent {probe.name}"})
+
+
 def _noting_the_end(store: Store, run_id: str) -> Callable[..., Coroutine[Any, Any, None]]:
     """An exit that notes on the run why it failed, from the moment its row exists."""
 
@@ -153,6 +180,7 @@ async def _record(plan: Plan, store: Store, output: Path, description: Mapping[s
     if plan.resume:
         record = await _find(plan, store)
         _same_settings(record, description)
+        await _same_external(store, record.id, NamedResources(plan.resources))
         await store.requeue_running(record.id)
         await store.requeue_failed(await _hopeless(store, record.id))
         await store.end_run(record.id, RunStatus.RUNNING)
@@ -161,6 +189,19 @@ async def _record(plan: Plan, store: Store, output: Path, description: Mapping[s
     record = RunRecord(run_id, plan.config.name, str(output / run_id), RunStatus.RUNNING, dict(description), time.time())
     await store.create_run(record)
     return record, False
+
+
+async def _same_external(store: Store, run_id: str, resources: NamedResources) -> None:
+    """Raises ConfigError where a resumed run was not given an external model again: where it is called is not in the record."""
+    try:
+        recorded = await store.get_resources(run_id)
+    except StoreError:  # it ended before it had recorded any
+        return
+    for name in resources.missing(NamedResources.from_json(recorded)):
+        raise ConfigError(
+            f"run {run_id} had the external model {name!r}: pass it again, resources={{{name!r}: LLM(endpoint=..., model=..., api_key=...)}}; "
+            "endpoints and keys are not recorded"
+        )
 
 
 async def _hopeless(store: Store, run_id: str) -> list[str]:

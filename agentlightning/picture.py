@@ -170,5 +170,7 @@ def write_picture(picture: Picture, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}; name another file") from error
+        file = next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None)
+        why = f"{file} is a file, not a folder" if file is not None else error.strerror
+        raise ConfigError(f"{path} cannot be written: {why}; name another file") from error
     return path

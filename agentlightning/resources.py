@@ -1,15 +1,16 @@
 """Resources: what a user's agent is handed besides its task, namely models to call, prompt templates, and the names they go by.
 
 These are plain values of the user's side. Nothing here knows of engines or stores; the runner fills in endpoints, and ``to_json`` and
-``from_json`` are the form in which a version of the resources is recorded. API keys are never part of that form.
+``from_json`` are the form in which a version of the resources is recorded and sent to agents. Keys and endpoints are never part of that form.
 """
 
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, cast
+from urllib.parse import urlsplit
 
 from agentlightning.errors import ConfigError, MissingExtra
 from agentlightning.types import Json
@@ -19,6 +20,10 @@ Item_co = TypeVar("Item_co", covariant=True)
 ENGINES = ("f-string", "jinja")
 MAIN = "main_llm"
 """The name under which the trained model is handed over where the user named none."""
+POLICY = "main"
+"""The name of the policy that an LLM without an endpoint is."""
+SHORTEST_KEY = 12
+"""Characters from which an API key is a secret: shorter ones ("EMPTY", "none") are what endpoints without keys are given, and are ordinary words."""
 
 
 class Dataset(Protocol[Item_co]):
@@ -33,7 +38,9 @@ class Dataset(Protocol[Item_co]):
 class LLM:
     """A model to call. One without an ``endpoint`` is the run's own: the runner hands it over with the attempt's endpoint, and its calls are trained.
 
-    One with an ``endpoint`` is somebody else's: it is handed over as given, and its calls are neither recorded nor trained.
+    One with an ``endpoint`` is somebody else's: an external model. It too is handed over with the attempt's endpoint, and ``model`` is then its name in the
+    resources. The gateway passes its calls on to ``endpoint``, an OpenAI-like base URL, with ``api_key`` and the true ``model``, records them as they are, and
+    trains none of them. Neither ``endpoint`` nor ``api_key`` is recorded, nor reaches the agent.
     ``name`` ("openai/some-model") is another spelling of ``model``. ``sampling_parameters`` are what the agent may pass on; in training the run's
     own temperature, top_p and top_k hold, and both are recorded.
     """
@@ -55,8 +62,13 @@ class LLM:
 
 
 @dataclass(kw_only=True)
+class ExternalLLM(LLM):
+    """Somebody else's model as the record and the runner know it: only the gateway knows its endpoint, its key and its true name."""
+
+
+@dataclass(kw_only=True)
 class ProxyLLM(LLM):
-    """The run's model as one attempt sees it: its endpoint is good for that attempt's calls alone."""
+    """A model as one attempt sees it, the run's or somebody else's: its endpoint is good for that attempt's calls alone."""
 
     rollout_id: str = ""
     attempt_id: str = ""
@@ -127,22 +139,39 @@ class NamedResources(dict[str, Any]):
         return next((value for value in self.values() if isinstance(value, PromptTemplate)), None)
 
     def to_json(self) -> dict[str, Json]:
-        """As it is recorded, without API keys. Raises ConfigError for a value that is neither an LLM, a PromptTemplate nor JSON."""
+        """As it is recorded, without keys and endpoints. Raises ConfigError for a value that is neither an LLM, a PromptTemplate nor JSON."""
         return {name: _encode(name, value) for name, value in self.items()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> NamedResources:
         return cls({name: _decode(value) for name, value in data.items()})
 
+    def external(self) -> dict[str, LLM]:
+        """The models of somebody else's. Raises ConfigError, which names the one that cannot be called."""
+        found = {name: llm for name, llm in self.llms() if llm.endpoint}
+        for name, llm in found.items():
+            _check_external(name, llm)
+        return found
+
+    def keys_of_external(self) -> tuple[str, ...]:
+        """Their API keys, which agents must not see. Raises ConfigError as ``external`` does."""
+        return tuple(llm.api_key for llm in self.external().values() if llm.api_key)
+
+    def missing(self, recorded: NamedResources) -> list[str]:
+        """External models of a recorded version that are none here: their endpoints were not recorded."""
+        mine = {name for name, llm in self.llms() if llm.endpoint}
+        return [name for name, llm in recorded.llms() if isinstance(llm, ExternalLLM) and name not in mine]
+
     def merged(self, recorded: NamedResources) -> NamedResources:
-        """These with a recorded version laid over them. Models stay as they are given here, for only here they carry their keys."""
+        """These with a recorded version laid over them. Models stay as they are given here, for only here they have their endpoints."""
         mine = {name for name, value in self.items() if isinstance(value, LLM)}
         return NamedResources({**self, **{name: value for name, value in recorded.items() if name not in mine}})
 
 
 def _encode(name: str, value: object) -> Json:
     if isinstance(value, LLM):
-        served = {"endpoint": value.endpoint} if value.endpoint else {"policy": "main"}
+        external = bool(value.endpoint) or isinstance(value, ExternalLLM)
+        served = {"external": True} if external else {"policy": POLICY}
         return {**served, "model": value.model, "sampling_parameters": dict(value.sampling_parameters)}
     if isinstance(value, PromptTemplate):
         return {"template": value.template, "engine": value.engine}
@@ -155,12 +184,44 @@ def _decode(value: Json) -> Any:
     if not isinstance(value, dict):
         return value
     record = cast("dict[str, Json]", value)
-    if "policy" in record or "endpoint" in record:
+    if "policy" in record or "external" in record:
         parameters = dict(record.get("sampling_parameters") or {})
-        return LLM(endpoint=record.get("endpoint", ""), model=record.get("model", ""), sampling_parameters=parameters)
+        kind = ExternalLLM if "external" in record else LLM
+        return kind(model=record.get("model", ""), sampling_parameters=parameters)
     if "template" in record:
         return PromptTemplate(record["template"], record.get("engine", "f-string"))
     return record.get("value", record)
+
+
+def refuse_clash(external: Iterable[str], taken: Collection[str]) -> None:
+    """Raises ConfigError where an external model has a name that means a policy."""
+    for name in external:
+        if name in taken:
+            raise ConfigError(
+                f"resource {name!r} is an external model (an LLM with an endpoint), and {name!r} is the name of a policy that is trained: "
+                "give the resource another name"
+            )
+
+
+def _check_external(name: str, llm: LLM) -> None:
+    what = f"resource {name!r}: LLM(endpoint={llm.endpoint!r})"
+    try:
+        url = urlsplit(llm.endpoint)
+        host, _ = url.hostname, url.port
+    except ValueError as error:
+        raise ConfigError(f"{what} is no URL: {error}") from error
+    if url.scheme not in ("http", "https") or not host or any(letter.isspace() for letter in llm.endpoint):
+        raise ConfigError(f"{what} is no URL: give a base URL such as 'https://api.openai.com/v1'")
+    if url.username is not None or url.password is not None:
+        raise ConfigError(f"resource {name!r}: the endpoint of an LLM holds a user name or password: pass it as api_key")
+    if url.path.rstrip("/").endswith(("/chat/completions", "/responses", "/messages")):
+        raise ConfigError(f"{what} ends in the path of a call: give the base URL, without it")
+    if not llm.model:
+        raise ConfigError(f"{what} names no model: pass model=, the name that the endpoint knows it by")
+    if not (llm.api_key or "").isprintable() or not (llm.api_key or "").isascii():
+        raise ConfigError(f"resource {name!r}: the api_key holds characters that no HTTP header can carry")
+    if not name or not name.isprintable():
+        raise ConfigError(f"resource {name!r}: agents call an external model by this name: use a printable one")
 
 
 def is_json(value: object) -> bool:

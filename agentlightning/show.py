@@ -14,8 +14,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from agentlightning.ledger import Ledger, count_outcomes, outcome, total
-from agentlightning.metrics.state import counts, duration, number, score, short_path
+from agentlightning.ledger import Ledger, count_outcomes, describe_external, outcome, total
+from agentlightning.metrics.state import counts, duration, number, plural, score, short_path
 from agentlightning.result import Evaluation, evaluate
 from agentlightning.store.base import Store
 from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
@@ -172,6 +172,7 @@ def _run_head(run: RunView, now: float | None) -> RenderableType:
         ("model", str(run.setting("config", "model", "path") or "")),
         ("agent", str(run.setting("agent_file") or "")),
         ("algorithm", str(run.setting("algorithm", "name") or "") if run.setting("mode") in (None, "train") else ""),
+        ("trained agents", str(run.setting("config", "trained_agents") or "")),
         ("seed", str(run.setting("seed") or 0)),
         ("code", revision),
         ("folder", short_path(record.folder)),
@@ -214,6 +215,8 @@ def _ledger_lines(run: RunView) -> RenderableType:
         rows += [
             ("groups", counts(ledger.groups)),
             ("calls", counts(ledger.calls)),
+            ("external", describe_external(ledger.external)),
+            ("malformed", plural(ledger.malformed, "tool call") if ledger.malformed else ""),
             ("branches", counts(ledger.branches)),
             ("tokens", f"{ledger.sampled:,} sampled = {ledger.trained:,} trained + {sum(ledger.masked.values()):,} masked"),
             ("masked", counts(ledger.masked)),

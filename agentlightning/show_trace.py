@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,8 @@ def _credits(view: RolloutView, trace: AttemptTrace) -> Mapping[int, Credit]:
     advantage = advantage_of(view.run.steps, rollout) if trained else None
     setting = view.run.setting("config", "trained_agents")
     trained_agents = setting if isinstance(setting, str) else None
-    credited = assign(rollout.id, trace.nodes, trace.calls, advantage, unit=0, trained_agents=trained_agents)
+    marked = trace.attempt.marked
+    credited = assign(rollout.id, trace.nodes, trace.calls, advantage, unit=0, trained_agents=trained_agents, marked=marked)
     found: dict[int, Credit] = {}
     for node, train in zip(trace.nodes, credited.tree.nodes, strict=True):
         if not node.sampled:
@@ -129,7 +130,7 @@ class NodeFacts:
     """What there is to say about a node of a trace.
 
     ``branch`` is why a call branched off here; None where nothing did, or where a node above says it. ``sample`` is (which, of how many) at the beginning of one
-    of several samples; ``finish`` and ``rewards`` stand at a sample's end. ``text`` holds the token ids where they could not be decoded.
+    of several samples; ``finish``, ``rewards`` and how often a tool call was ``malformed`` stand at a sample's end. ``text`` holds the token ids where they could not be decoded.
     """
 
     node: Node
@@ -140,6 +141,7 @@ class NodeFacts:
     finish: str | None
     credit: Credit | None
     rewards: Sequence[Reward]
+    malformed: int = 0
 
 
 def node_facts(view: RolloutView, trace: AttemptTrace, decode: Decoder | None = None) -> list[NodeFacts]:
@@ -148,6 +150,7 @@ def node_facts(view: RolloutView, trace: AttemptTrace, decode: Decoder | None = 
     calls = {call.index: call for call in trace.calls}
     branches, samples = _branches(trace), _samples(trace)
     finishes = {sample.node: str(sample.finish) for call in trace.calls for sample in call.samples}
+    malformed = {sample.node: sample.malformed for call in trace.calls for sample in call.samples}
     rewards: dict[int, list[Reward]] = {}
     by_id = {call.id: call for call in trace.calls}
     for reward in view.rewards:
@@ -164,6 +167,7 @@ def node_facts(view: RolloutView, trace: AttemptTrace, decode: Decoder | None = 
             finishes.get(node.id),
             credits.get(node.id),
             tuple(rewards.get(node.id, ())),
+            malformed.get(node.id, 0),
         )
         for node in trace.nodes
     ]
@@ -244,7 +248,12 @@ def tree_json(view: RolloutView, trace: AttemptTrace, decode: Decoder | None = N
     return {
         **rollout_line(view.run, view.rollout),
         "run": view.run.record.id,
-        "attempt": {"id": trace.attempt.id, "number": trace.attempt.number, "status": str(trace.attempt.status)},
+        "attempt": {
+            "id": trace.attempt.id,
+            "number": trace.attempt.number,
+            "status": str(trace.attempt.status),
+            "marked": list(trace.attempt.marked),
+        },
         "nodes": [_facts_json(facts, decoded=decode is not None) for facts in node_facts(view, trace, decode)],
         "rewards": [asdict(reward) for reward in head_rewards(view, trace)],
     }
@@ -265,6 +274,7 @@ def _facts_json(facts: NodeFacts, *, decoded: bool) -> dict[str, Json]:
         "branch": facts.branch,
         "sample": list(facts.sample) if facts.sample is not None else None,
         "finish": facts.finish,
+        "malformed": facts.malformed,
         "version": node.version,
         "trained": facts.credit.trained if facts.credit is not None else 0,
         "weight": facts.credit.weight if facts.credit is not None else None,
@@ -283,6 +293,7 @@ def _attempt_json(view: RolloutView, trace: AttemptTrace, decode: Decoder | None
         "ended_at": attempt.ended_at,
         "failure": asdict(attempt.failure) if attempt.failure else None,
         "output": attempt.output,
+        "marked": list(attempt.marked),
         "calls": [{**asdict(call), "asked": dict(call.asked)} for call in trace.calls],
         "nodes": [_node_json(node, credits.get(node.id), decode) for node in trace.nodes],
     }
@@ -322,6 +333,7 @@ def render_rollout(view: RolloutView, decode: Decoder | None = None, *, full: bo
     for trace in view.attempts:
         facts = node_facts(view, trace, decode)
         parts += [Text(), _attempt_head(trace), *_forest(trace, [_node(one, full=full) for one in facts], facts)]
+        parts += _external_calls(trace, full=full)
     return Group(*parts)
 
 
@@ -368,10 +380,12 @@ def _attempt_head(trace: AttemptTrace) -> RenderableType:
     took = f" in {duration(attempt.ended_at - attempt.started_at)}" if attempt.ended_at is not None else ""
     line = Text.assemble(
         (f"attempt {attempt.number} ", "bold"), (str(attempt.status), STATUS_STYLE.get(str(attempt.status), "")), took,
-        f", {plural(len(trace.calls), 'call')}, {plural(sampled, 'token')} sampled",
+        f", {calls_text(trace)}, {plural(sampled, 'token')} sampled",
     )  # fmt: skip
     refused = [call for call in trace.calls if call.status in (CallStatus.REFUSED, CallStatus.INCOMPLETE)]
     parts: list[RenderableType] = [line]
+    if attempt.marked:
+        parts.append(Text(f"  marked as trainable: {', '.join(map(one_line, attempt.marked))}"))
     parts += [
         Text(f"  call {call.index} {call.status}: {one_line(call.error or 'no reason recorded')}", style="yellow") for call in refused
     ]
@@ -380,6 +394,30 @@ def _attempt_head(trace: AttemptTrace) -> RenderableType:
         if attempt.failure.traceback:
             parts.append(Padding(Text(printable(attempt.failure.traceback.rstrip()), style="dim"), (0, 0, 0, 4), expand=False))
     return Group(*parts)
+
+
+def calls_text(trace: AttemptTrace) -> str:
+    """``3 calls``, or ``3 calls and 2 to external models``."""
+    outside = sum(call.external is not None for call in trace.calls)
+    text = plural(len(trace.calls) - outside, "call")
+    return f"{text} and {outside} to external models" if outside else text
+
+
+def _external_calls(trace: AttemptTrace, *, full: bool) -> Iterable[RenderableType]:
+    """What went to external models and what came back, as given. They are no part of the tree."""
+    for call in trace.calls:
+        if call.external is None:
+            continue
+        prompt, reply = call.external.tokens
+        said = f"{call.external.status or 'no answer'}, {prompt:,} -> {reply:,} tokens"
+        took = f", {duration(call.total_s)}" if call.total_s is not None else ""
+        agent = f", agent {one_line(call.agent)}" if call.agent else ""
+        status = "" if call.status is CallStatus.COMPLETE else f", {call.status}"
+        head = f"external {one_line(call.model)} ({one_line(call.external.model)})"
+        yield Text.assemble((head, "bold cyan"), f"  call {call.index}, {call.wire}{agent}: {said}{took}{status}")
+        for label, text in (("asked", call.external.request), ("reply", call.external.reply)):
+            shown = printable(text.strip())
+            yield Padding(Text.assemble((f"{label}  ", "dim"), shown if full else shorten(shown)), (0, 0, 0, 4), expand=False)
 
 
 def _forest(trace: AttemptTrace, shown: Sequence[RenderableType], facts: Sequence[NodeFacts]) -> list[RenderableType]:
@@ -423,6 +461,8 @@ def _line(facts: NodeFacts) -> Text:
         line.append(f"  {call.status}", style="yellow")
     if facts.finish is not None:
         line.append(f"  {facts.finish}", style="yellow" if facts.finish == FinishReason.LENGTH else "dim")
+    if facts.malformed:
+        line.append(f"  {facts.malformed} malformed", style="yellow")
     if facts.credit is not None:
         line.append(f"  {weight_text(facts.credit)}", style="magenta" if facts.credit.weights is not None else "yellow")
     for reward in facts.rewards:
@@ -447,6 +487,8 @@ def _node(facts: NodeFacts, *, full: bool) -> RenderableType:
         details += [f"call {call.index}", call.wire, call.branch]
         if facts.finish is not None:
             details.append(facts.finish)
+        if facts.malformed:
+            details.append(plural(facts.malformed, "malformed tool call"))
         if call.agent:
             details.append(f"agent {one_line(call.agent)}")
         if call.used is not None:

@@ -22,6 +22,7 @@ from agentlightning.show_trace import (
     Decoder,
     NodeFacts,
     RolloutView,
+    calls_text,
     clip,
     fitting,
     head_rewards,
@@ -49,6 +50,7 @@ BRANCHES = {
     "forked": "an earlier prompt, or an earlier turn, once more",
     "new": "another conversation",
     "edited": "the history came back changed",
+    "compacted": "earlier turns were dropped or summed up",
     "tools_changed": "other tools than before",
     "template": "the chat template changed or dropped earlier turns",
 }
@@ -142,6 +144,7 @@ def _box(facts: NodeFacts, parent: int | None) -> Box:
     trained = credit is not None and credit.trained > 0
     detail = [str(call.status)] if call is not None and call.status is not CallStatus.COMPLETE else []
     detail += [facts.finish] if facts.finish is not None else []
+    detail += [f"{facts.malformed} malformed"] if facts.malformed else []
     detail += [f"v{node.version}"] if node.version is not None else []
     agent = one_line(call.agent) if call is not None and call.agent else ""
     end = " ".join(detail)
@@ -445,7 +448,7 @@ def _head(view: RolloutView, trace: AttemptTrace, made: Sequence[Box], width: fl
     advantage = advantage_of(view.run.steps, rollout)
     facts = [
         f"attempt {attempt.number} of {len(view.attempts)}: {attempt.status}",
-        plural(len(trace.calls), "call"),
+        calls_text(trace),
         f"{plural(tokens, 'token')} sampled",
     ]
     facts += [f"advantage {advantage:+.3f}"] if advantage is not None else []

@@ -21,6 +21,7 @@ from agentlightning.config import Resolved, RunConfig, resolve
 from agentlightning.errors import ConfigError
 from agentlightning.ledger import Ledger, total
 from agentlightning.opening import Plan, open_run
+from agentlightning.resources import POLICY, NamedResources, refuse_clash
 from agentlightning.result import Evaluation, FitResult
 from agentlightning.run import Run, StopRequested
 from agentlightning.tasks import check_tasks
@@ -194,7 +195,17 @@ class Trainer:
             await run.end(RunStatus.STOPPED if interrupted else RunStatus.FINISHED)
             traces = [await run.trace(report.rollout) for report in run.reports]
             about = describe(run.template)
-            return dev_report(run.reports, traces, plan.agent, run.config, probe=run.pool.probe, template=about, interrupted=interrupted)
+            external = {name: llm.model for name, llm in NamedResources(plan.resources).external().items()}
+            return dev_report(
+                run.reports,
+                traces,
+                plan.agent,
+                run.config,
+                probe=run.pool.probe,
+                template=about,
+                interrupted=interrupted,
+                external=external,
+            )
 
     def _plan(
         self,
@@ -214,6 +225,7 @@ class Trainer:
             raise ConfigError("no model: pass model=, a Hugging Face folder or hub id")
         if mode is Mode.TRAIN:
             self.algorithm.check(self.config)
+        refuse_clash(NamedResources(self.resources).external(), {POLICY})
         spec: AgentSpec = as_agent(agent)
         train = self.train_dataset if train is None else train
         if mode is not Mode.VAL:

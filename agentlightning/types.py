@@ -57,6 +57,8 @@ class Reason(StrEnum):
     """A call of the attempt could not be recorded whole."""
     CONTEXT_LENGTH = "context_length"
     """A prompt did not fit the model's context and the agent did not recover."""
+    EXTERNAL = "external"
+    """An external model could not be reached, or failed, and the agent did not recover."""
     LOST = "lost"
     """The runner died or stopped renewing its lease."""
     CANCELLED = "cancelled"
@@ -117,11 +119,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool offered to the model. ``parameters`` is a JSON schema."""
+    """A tool offered to the model. ``parameters`` is a JSON schema. ``strict``: calls of it have to follow the schema; the prompt is the same with it."""
 
     name: str
     description: str = ""
     parameters: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    strict: bool = field(default=False, compare=False)
 
 
 # --------------------------------------------------------------------------- sampling
@@ -208,11 +211,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class SampleRecord:
-    """One of a call's ``n`` samples: the leaf node it ends in, and the message the client was given."""
+    """One of a call's ``n`` samples: the leaf node it ends in, and the message the client was given. ``malformed`` counts what in it began like a tool call
+    and was none, so that the client was given it as text."""
 
     node: int
     finish: FinishReason
     message: Message
+    malformed: int = 0
 
 
 class CallStatus(StrEnum):
@@ -227,12 +232,37 @@ class CallStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class External:
+    """What went to an external model and what came back, as given: text, never tokens of ours.
+
+    ``model`` is its true name. ``status`` is HTTP's, None where it never answered. ``request`` is the body as the agent sent it, ``reply`` the body as
+    it came, which is JSON or server-sent events; only the endpoint's key is blotted out. ``usage`` is what the endpoint itself says.
+    """
+
+    model: str
+    status: int | None
+    request: str
+    reply: str
+    usage: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The tokens of the prompt and of the reply, by any API's names for them; 0 where the endpoint says nothing."""
+        return self._count("prompt_tokens", "input_tokens"), self._count("completion_tokens", "output_tokens")
+
+    def _count(self, *names: str) -> int:
+        return next((value for name in names if isinstance(value := self.usage.get(name), int)), 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One model call of an attempt. ``prompt_node`` is the last node of its prompt; the samples' nodes hang below it.
 
+    One to an external model has ``external``, and neither policy, branch, nodes nor samples; ``model`` is then the name of the resource.
+
     ``branch`` says how its prompt relates to the tree: ``root`` (the attempt's first), ``continued`` (extends a recorded
     sample), ``forked`` (same prompt as an earlier call, or an earlier turn replayed), or the reason why no sample could be
-    continued: ``new`` (another conversation), ``edited``, ``tools_changed``, ``template``.
+    continued: ``new`` (another conversation), ``edited``, ``compacted``, ``tools_changed``, ``template``.
     """
 
     id: str
@@ -255,6 +285,7 @@ class Call:
     received_at: float = 0.0
     first_token_s: float | None = None
     total_s: float | None = None
+    external: External | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +334,8 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a rollout, held by a runner under a lease. ``number`` counts from 1. ``lease_until`` is Unix time in seconds."""
+    """One try at a rollout, held by a runner under a lease. ``number`` counts from 1. ``lease_until`` is Unix time in seconds. ``marked`` are the agents
+    that it marked as trainable."""
 
     id: str
     rollout_id: str
@@ -315,17 +347,20 @@ class Attempt:
     ended_at: float | None = None
     failure: Failure | None = None
     output: Json = None
+    marked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """What a runner reports when an attempt ended: either ``rewards`` whose last ``final`` entry counts, or a ``failure``."""
+    """What a runner reports when an attempt ended: either ``rewards`` whose last ``final`` entry counts, or a ``failure``. ``marked`` are the names of the
+    agents that it marked as trainable, in the order of the marks."""
 
     status: Status
     reward: float | None = None
     failure: Failure | None = None
     output: Json = None
     rewards: tuple[Reward, ...] = ()
+    marked: tuple[str, ...] = ()
 
 
 class RunStatus(StrEnum):

@@ -111,8 +111,10 @@ def test_what_is_no_folder_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_a_hub_id_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    message = refusal("nobody/no-such-model", device="cpu")
-    assert message.startswith("nobody/no-such-model is neither a folder here nor reachable on the Hugging Face hub: ")
+    for name in ("nobody/no-such-model", "modle"):
+        assert refusal(name, device="cpu") == (
+            f"there is no model folder {name}, nor is a model of that name in the Hugging Face cache (HF_HUB_OFFLINE is set)"
+        )
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -6,7 +6,6 @@ what a line asks of the machine is one call on the Run.
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from abc import abstractmethod
@@ -19,11 +18,11 @@ from pydantic import Field
 
 from agentlightning.algorithms.base import Algorithm
 from agentlightning.config import RunConfig
-from agentlightning.credit import CreditedRollout, assign
+from agentlightning.credit import Chosen, CreditedRollout, assign, together
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.learning.batch import Batch, LearnerStats, TrainTree
 from agentlightning.learning.loss_config import LossConfig
-from agentlightning.ledger import Ledger, commonest_cause, count_calls, count_outcomes
+from agentlightning.ledger import Ledger, commonest_cause, count_calls, count_external, count_malformed, count_outcomes
 from agentlightning.types import Failure, Json, Mode, StepRecord
 
 if TYPE_CHECKING:
@@ -98,10 +97,8 @@ class PolicyGradient(Algorithm):
         credited = self.credit(groups, chosen)
         if credited.succeeded == 0:
             raise RunFailed(_all_failed(step, groups))
-        if chosen is not None and not any(re.fullmatch(chosen, name) for name in _agents(groups)):
-            raise RunFailed(
-                f"step {step}: no call is of an agent that trained_agents={chosen!r} names; calls came from {', '.join(_agents(groups))}"
-            )
+        if nobody := _nobody_trained(groups, chosen):
+            raise RunFailed(f"step {step}: {nobody}")
         stats = await run.learn(credited.batch)
         clock.mark("training")
         ledger = self.account(run, groups, credited, stats, clock.seconds)
@@ -146,6 +143,7 @@ class PolicyGradient(Algorithm):
                         unit=unit,
                         mask=reason if last else RETRIED,
                         trained_agents=trained_agents,
+                        marked=attempt.attempt.marked,
                     )
                     credited.add(tree)
                     if tree.trained:
@@ -171,6 +169,10 @@ class PolicyGradient(Algorithm):
             parity_max=stats.parity.max,
             parity_k3=stats.parity.k3,
             seconds=seconds,
+            malformed=count_malformed(
+                sample for trace in traces for attempt in trace.attempts for call in attempt.calls for sample in call.samples
+            ),
+            external=count_external(call for trace in traces for attempt in trace.attempts for call in attempt.calls),
         ).check()
 
     def metrics(self, step: int, groups: Sequence[Group], credited: Credited, stats: LearnerStats, ledger: Ledger) -> dict[str, Json]:
@@ -189,6 +191,7 @@ class PolicyGradient(Algorithm):
             "trained_tokens": ledger.trained,
             "tokens_per_s": ledger.sampled / sampling_s if sampling_s > 0 else 0.0,
             "calls": sum(ledger.calls.values()),
+            "malformed_tool_calls": ledger.malformed,
             "loss": stats.loss,
             "grad_norm": stats.grad_norm,
             "lr": stats.lr,
@@ -267,9 +270,19 @@ def _failure_key(failure: Failure | None, status: str) -> str:
     return f"failed: {failure.reason}" if failure is not None else status
 
 
-def _agents(groups: Sequence[Group]) -> list[str]:
-    """The names of the agents that made calls."""
-    return sorted({call.agent or "" for group in groups for trace in group.traces for attempt in trace.attempts for call in attempt.calls})
+def _nobody_trained(groups: Sequence[Group], trained_agents: str | None) -> str | None:
+    """In words, that none of the calls is of an agent that was chosen to be trained, and whose they are; None where one is."""
+    attempts = [attempt for group in groups for trace in group.traces for attempt in trace.attempts]
+    made = [
+        (Chosen(trained_agents, attempt.attempt.marked), call.agent)
+        for attempt in attempts
+        for call in attempt.calls
+        if call.external is None
+    ]
+    if not made or any(chosen.trains(agent) for chosen, agent in made):
+        return None
+    names = ", ".join(sorted({agent or "" for _, agent in made}))
+    return f"no call is of an agent that was chosen to be trained ({together(chosen for chosen, _ in made)}); calls came from {names}"
 
 
 def _all_failed(step: int, groups: Sequence[Group]) -> str:

@@ -203,8 +203,11 @@ def show(
 
 @app.command()
 def trace(
-    run: Annotated[str, typer.Argument(help="A run's id, name or folder, or `latest`.", show_default=False)],
-    rollout: Annotated[str, typer.Argument(help="A rollout's id, as the list of a step shows it.", show_default=False)],
+    run: Annotated[str, typer.Argument(help="A run's id, name or folder.")] = "latest",
+    rollout: Annotated[
+        str | None,
+        typer.Argument(help="A rollout's id, as the list of a step shows it (default: the one that ended last).", show_default=False),
+    ] = None,
     attempt: Annotated[
         int | None, typer.Option(min=1, help="Which attempt (default: the last, the one that counts).", show_default=False)
     ] = None,

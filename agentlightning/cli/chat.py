@@ -72,6 +72,7 @@ def _converse(session: Session, loop: _Loop, model: str) -> None:
             return
         if line == "/reset":
             session.reset()
+            print("the conversation begins anew")
             continue
         if line.startswith("/"):
             print(f"{line.split()[0]} is no command: {HELP}")
@@ -126,7 +127,7 @@ class Session:
 
         sample = await self._engine.sample(SampleRequest(f"chat-{len(asked)}", prompt_ids, params), on_tokens)
         show(parser.finish(sample.finish, sample.stop_string).content)
-        self.messages = [*asked, self._template.parse(drawn, [], sample.finish, sample.stop_string)]
+        self.messages = [*asked, self._template.read(drawn, [], sample.finish, sample.stop_string).message]
         return sample.finish
 
     def _encode(self, messages: Sequence[Message]) -> array[int]:

@@ -26,7 +26,7 @@ def show(config: RunConfig, run: str, rollout: str | None, *, step: int | None, 
     asyncio.run(_show(config, run, rollout, step=step, full=full, json=json))
 
 
-def trace(config: RunConfig, run: str, rollout: str, *, attempt: int | None, out: Path | None, json: bool) -> None:
+def trace(config: RunConfig, run: str, rollout: str | None, *, attempt: int | None, out: Path | None, json: bool) -> None:
     if out is not None:
         from agentlightning.picture import check_picture_path
 
@@ -83,12 +83,12 @@ async def _show(config: RunConfig, run: str, rollout: str | None, *, step: int |
             write_json(run_json(view)) if json else write(render_run(view))
 
 
-async def _trace(config: RunConfig, run: str, rollout: str, *, attempt: int | None, out: Path | None, json: bool) -> None:
+async def _trace(config: RunConfig, run: str, rollout: str | None, *, attempt: int | None, out: Path | None, json: bool) -> None:
     from agentlightning.show_trace import attempt_of, load_decoder, read_rollout, render_tree, tree_json
 
     async with _open_run(config, run) as (store, record):
         view = await read_run(store, record)
-        found = await read_rollout(store, view, find_rollout(view, rollout))
+        found = await read_rollout(store, view, find_rollout(view, rollout) if rollout is not None else last_rollout(view))
     chosen = attempt_of(found, attempt)
     decode = load_decoder(view.setting("config", "model", "path"))
     if out is not None:
@@ -172,6 +172,14 @@ def find_rollout(run: RunView, rollout: str) -> Rollout:
     short = [one.id.removeprefix(f"{run.record.id}-") for one in run.rollouts]
     near = difflib.get_close_matches(rollout, short, n=3) or short[:3]
     raise ConfigError(f"run {run.record.id} has no rollout {rollout!r}; {'e.g. ' + ', '.join(near) if near else 'it has none'}")
+
+
+def last_rollout(run: RunView) -> Rollout:
+    """The rollout that ended last; while none has ended, the one that was started last. Raises ConfigError."""
+    begun = [one for one in run.rollouts if one.attempt_id is not None]
+    if not begun:
+        raise ConfigError(f"run {run.record.id} has no rollout that was begun, so nothing is recorded of it")
+    return max(begun, key=lambda one: (one.ended_at is not None, one.ended_at or one.started_at or 0.0))
 
 
 def _span(steps: Sequence[int]) -> str:

@@ -1,5 +1,6 @@
 """Credit: from rewards and a recorded trace tree to one weight for each sampled token, by pure functions. Knows no tensors and no store."""
 
 from agentlightning.credit.assign import CreditedRollout, assign
+from agentlightning.credit.chosen import Chosen, together
 
-__all__ = ["CreditedRollout", "assign"]
+__all__ = ["Chosen", "CreditedRollout", "assign", "together"]

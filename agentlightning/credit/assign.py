@@ -7,12 +7,12 @@ reason, and both are counted, so that the ledger can be checked against what the
 from __future__ import annotations
 
 import math
-import re
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agentlightning.credit.chosen import Chosen
 from agentlightning.learning.batch import Constraint, TrainNode, TrainTree
 from agentlightning.types import Call, CallStatus, Node
 
@@ -45,18 +45,19 @@ def assign(
     unit: int,
     mask: str = "masked",
     trained_agents: str | None = None,
+    marked: Sequence[str] = (),
 ) -> CreditedRollout:
     """Gives every sampled token of a rollout the rollout's advantage, except those that must not be trained.
 
     The weight belongs to the rollout, not to a row: it does not depend on how many calls, branches or nodes the tokens are cut into
     (invariant 7). ``advantage`` None masks all tokens, as ``mask`` (the rollout failed, its group was degenerate). Otherwise masked are
     samples of a call that nobody reclaimed (``abandoned``), members of a best-of-n that the agent did not continue (``unused_sample``, ruling 11),
-    samples of agents whose name ``trained_agents``, a regular expression, does not match as a whole (``other_agent``),
+    samples of agents that neither ``trained_agents`` nor ``marked``, the attempt's own marks, chooses (``other_agent``; see `Chosen`),
     tokens that were the only possible choice (``forced``, ruling 4) and samples drawn greedily (``greedy``: no distribution to learn from).
 
     ``nodes`` come parents before children, as the store returns them. Raises ValueError when a parent is missing.
     """
-    chosen = re.compile(trained_agents) if trained_agents is not None else None
+    chosen = Chosen(trained_agents, tuple(marked))
     by_index = {call.index: call for call in calls}
     place: dict[int, int] = {}
     parents = {node.id: node.parent for node in nodes}
@@ -80,7 +81,7 @@ def assign(
         reason = mask if advantage is None else node_reason.get(node.id)
         if reason is None and call is None:
             reason = UNRECORDED_CALL
-        if reason is None and call is not None and chosen is not None and chosen.fullmatch(call.agent or "") is None:
+        if reason is None and call is not None and not chosen.trains(call.agent):
             reason = OTHER_AGENT
         if reason is None and temperature == 0:
             reason = GREEDY

@@ -6,8 +6,8 @@ Belongs to the gateway's event loop. Knows nothing of HTTP, engines or the store
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from agentlightning.gateway.wires.base import CallError, Reply
 from agentlightning.templates.base import ParsedDelta
@@ -18,6 +18,19 @@ def ended() -> CallError:
     return CallError(410, "this attempt has ended", code="attempt_ended")
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an external model's endpoint answered. ``rest`` is what may be written only once the call is recorded: the whole body, or the end of a stream."""
+
+    status: int
+    headers: Mapping[str, str]
+    rest: bytes
+
+    @property
+    def failed(self) -> bool:
+        return self.status >= 400
+
+
 @dataclass(slots=True, eq=False)
 class OpenCall:
     """A call from its arrival until nobody can claim its reply any more.
@@ -25,11 +38,12 @@ class OpenCall:
     ``body`` identifies what was asked. ``outcome`` is the reply or what went wrong, None until there is either. ``readers`` counts the connections that
     wait for it, ``retry`` is the highest retry count that it answered, ``stored`` is the status it has in the record (None: not recorded),
     ``begun`` says that nothing about the request can be refused any more, ``recording`` that its samples are whole, ``given_up`` that nobody is going to
-    claim it.
+    claim it. ``place`` is its place among the attempt's calls to policies, which seeds its samples.
     """
 
     id: str
     index: int
+    place: int
     body: bytes
     wire: str
     agent: str | None
@@ -37,7 +51,7 @@ class OpenCall:
     started: float
     retry: int = 0
     readers: int = 1
-    outcome: Reply | CallError | None = None
+    outcome: Reply | Answer | CallError | None = None
     delivered_at: float | None = None
     stored: CallStatus | None = None
     begun: bool = False
@@ -55,7 +69,9 @@ class OpenCall:
 
     @property
     def claimable(self) -> bool:
-        return not self.given_up and not isinstance(self.outcome, CallError)
+        """An error is nobody's reply: who asks again is meant to."""
+        outcome = self.outcome
+        return not (self.given_up or isinstance(outcome, CallError) or (isinstance(outcome, Answer) and outcome.failed))
 
     def add(self, index: int, delta: ParsedDelta) -> None:
         """Appends what sample ``index`` of a streamed call adds and wakes the readers."""
@@ -69,7 +85,7 @@ class OpenCall:
         """It has been checked and is going to be sampled."""
         self.begun = True
 
-    def settle(self, outcome: Reply | CallError) -> None:
+    def settle(self, outcome: Reply | Answer | CallError) -> None:
         """Ends the call; only the first outcome counts."""
         if self.outcome is None:
             self.outcome = outcome
@@ -113,9 +129,38 @@ class OpenCall:
 
     def reply(self) -> Reply:
         """The reply of a call that has ended. Raises CallError."""
-        assert self.outcome is not None
         if isinstance(self.outcome, CallError):
             raise self.outcome
+        assert isinstance(self.outcome, Reply)
+        return self.outcome
+
+
+@dataclass(slots=True, eq=False)
+class Forwarded(OpenCall):
+    """A call to an external model. Of a stream, ``chunks`` are the events that have come, under ``headers``; ``came`` is the whole reply so far, as it is
+    recorded, ``status`` its HTTP status, ``first_s`` the seconds until its first byte."""
+
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    chunks: list[bytes] = field(default_factory=list[bytes])
+    came: bytearray = field(default_factory=bytearray)
+    status: int | None = None
+    first_s: float | None = None
+
+    def add_events(self, events: bytes) -> None:
+        self.chunks.append(events)
+        self._wake()
+
+    async def events(self, seen: int, seconds: float) -> Sequence[bytes]:
+        """The chunks after the first ``seen`` ones, waiting ``seconds`` for one; none where none came, or once the call has ended."""
+        if len(self.chunks) == seen and self.outcome is None:
+            await self._woken(seconds)
+        return self.chunks[seen:]
+
+    def answer(self) -> Answer:
+        """The answer to a call that has ended. Raises CallError."""
+        if isinstance(self.outcome, CallError):
+            raise self.outcome
+        assert isinstance(self.outcome, Answer)
         return self.outcome
 
 

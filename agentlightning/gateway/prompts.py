@@ -1,7 +1,6 @@
-"""Prompts without messages: which recorded completion one goes on from, how it becomes tokens, and how its sample is read.
+"""Prompts without messages: which recorded completion one goes on from, and how it becomes tokens.
 
-Pure. What a chat template does for messages is done here for a text that is taken as it is: none of it becomes a control token, and nothing in a
-sample is a tool call or reasoning.
+Pure. What a chat template does for messages is done here for a text that is taken as it is: none of it becomes a control token.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from hashlib import blake2b
 from typing import Generic, TypeVar
 
 from agentlightning.errors import TemplateError
-from agentlightning.templates.base import ParsedDelta, Template
-from agentlightning.types import FinishReason, Message
+from agentlightning.templates.base import Template
+from agentlightning.types import Message
 
 T = TypeVar("T")
 
@@ -105,54 +104,3 @@ def check_ids(ids: array[int], template: Template) -> None:
     """Raises PromptError where the model has no such token. Ids are counted from 0, so the largest one tells."""
     if ids and not template.decode([max(ids)]):
         raise PromptError(f"the prompt holds token id {max(ids)}, which is not in the model's vocabulary")
-
-
-# --------------------------------------------------------------------------- a sample as text
-
-
-class PlainText:
-    """A sample read as nothing but text: its end-of-turn token and a final stop string cut off. Satisfies `StreamParser`."""
-
-    malformed = 0
-    """Nothing in a plain text can fail to be a tool call."""
-
-    def __init__(self, template: Template, stop: Sequence[str] = ()) -> None:
-        self._template = template
-        self._stop = tuple(stop)
-        self._pending = array("i")
-        self._held = ""
-
-    def feed(self, token_ids: array[int]) -> ParsedDelta:
-        self._pending.extend(token_ids)
-        whole = len(self._pending) - (len(self._pending) > 0 and self._pending[-1] in self._template.stop_token_ids)
-        text = self._template.decode(self._pending[:whole]) if whole else ""
-        if not text or text.endswith("\ufffd"):  # part of a character
-            return ParsedDelta()
-        del self._pending[:whole]
-        return ParsedDelta(self._shown(text))
-
-    def finish(self, finish: FinishReason, stop_string: str | None = None) -> ParsedDelta:
-        if self._pending and self._pending[-1] in self._template.stop_token_ids:
-            self._pending.pop()
-        shown = self._shown(self._template.decode(self._pending) if self._pending else "")
-        at = self._held.find(stop_string) if stop_string else -1
-        return ParsedDelta(shown + (self._held[:at] if at >= 0 else self._held))
-
-    def _shown(self, text: str) -> str:
-        """What no stop string can cut any more; the rest is held back."""
-        self._held += text
-        found = [at for word in self._stop if (at := self._held.find(word)) >= 0]
-        keep = min([*found, len(self._held) - max([_begun(self._held, word) for word in self._stop], default=0)])
-        shown, self._held = self._held[:keep], self._held[keep:]
-        return shown
-
-
-def _begun(text: str, word: str) -> int:
-    """How many characters at the end of ``text`` are the beginning of ``word``."""
-    return next((size for size in range(min(len(text), len(word) - 1), 0, -1) if text.endswith(word[:size])), 0)
-
-
-def plain_message(ids: array[int], template: Template, finish: FinishReason, stop_string: str | None) -> Message:
-    """A whole sample as the assistant's message."""
-    parser = PlainText(template, (stop_string,) if stop_string else ())
-    return Message("assistant", parser.feed(ids).content + parser.finish(finish, stop_string).content)

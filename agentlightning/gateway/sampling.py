@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 
 from agentlightning.config import EvaluationConfig, SamplingConfig
@@ -37,50 +37,56 @@ def resolve(
 
 
 async def constraint(asked: WireRequest, template: Template, engine: Engine) -> str | None:
-    """The grammar that a request puts on its samples, checked by the engine; None where they are free. Raises CallError by name."""
+    """The grammar that a request puts on its samples, checked by the engine; None where they are free. Raises CallError that names the setting."""
+    required = asked.tool_choice == "required"
+    strict = [i for i, tool in enumerate(asked.tools) if tool.strict and asked.tool_choice != "none"]
+    if required or (asked.tools and asked.tool_choice == "auto" and asked.tool_names is not None):
+        calls = asked.called.choice, asked.asked.get("tool_choice") or asked.asked.get("function_calling_config") or asked.tool_choice
+    elif asked.tools and asked.tool_choice == "auto" and not asked.parallel_tool_calls:
+        calls = asked.called.parallel
+    else:
+        calls = None
+    output = None if asked.output is None or required else (asked.output.where, asked.output.value)
+    what = calls or output
+    if not isinstance(engine, ConstrainedEngine):
+        if what is not None:
+            raise unsupported(*what, f"the engine of this model ({type(engine).__name__}) cannot keep a sample to a grammar")
+        return None
+    if what is None:
+        if not strict:
+            return None
+        what = asked.called.strict.format(strict[0]), True
     tools = tuple(tool for tool in asked.tools if asked.tool_names is None or tool.name in asked.tool_names)
     if asked.tool_choice == "none":
         tools = ()
-    required = asked.tool_choice == "required"
-    chosen = asked.tools and asked.tool_choice == "auto" and (asked.tool_names is not None or not asked.parallel_tool_calls)
-    if not required and not chosen and asked.output is None:
-        return None
-    if required:
-        what = "tool_choice", "required" if asked.tool_names is None else list(asked.tool_names)
-    elif asked.output is not None:
-        what = "response_format", "json_object" if asked.output.schema is None else "json_schema"
-    else:
-        what = ("parallel_tool_calls", False) if asked.tool_names is None else ("tool_choice", list(asked.tool_names))
-    if not isinstance(engine, ConstrainedEngine):
-        raise unsupported(*what, f"the engine of this model ({type(engine).__name__}) cannot keep a sample to a grammar")
     # A client that names one function expects one call of it.
     parallel = asked.parallel_tool_calls and not (required and asked.tool_names is not None and len(asked.tool_names) == 1)
-    output = None if asked.output is None else ANY_OBJECT if asked.output.schema is None else asked.output.schema
+    schema = None if asked.output is None or required else ANY_OBJECT if asked.output.schema is None else asked.output.schema
     reasoning = reasoning_of(template) if asked.prompt is None else None
 
-    async def checked(tools: tuple[Tool, ...], output: Mapping[str, Json] | None) -> str:
-        grammar = reply_grammar(template, tools, required=required, parallel=parallel, output=output, reasoning=reasoning)
+    async def checked(tools: tuple[Tool, ...], schema: Mapping[str, Json] | None) -> str:
+        grammar = reply_grammar(template, tools, required=required, parallel=parallel, output=schema, reasoning=reasoning)
         await engine.check_grammar(grammar)
         return grammar
 
     try:
-        return await checked(tools, output)
+        return await checked(tools, schema)
     except GrammarError as error:
-        raise unsupported(*what, await _culprit(checked, tools, output) or str(error)) from error
+        for tool in tools:
+            try:
+                await checked((tool,), None)
+            except GrammarError as found:
+                if calls is None and tool.strict:
+                    what = asked.called.strict.format(asked.tools.index(tool)), True
+                why = str(found) if repr(tool.name) in str(found) else f"the parameters of tool {tool.name!r}: {found}"
+                raise unsupported(*what, why) from error
+        raise unsupported(*(output or what), str(error)) from error
 
 
-async def _culprit(
-    checked: Callable[[tuple[Tool, ...], Mapping[str, Json] | None], Awaitable[str]],
-    tools: tuple[Tool, ...],
-    output: Mapping[str, Json] | None,
-) -> str | None:
-    """Which of several schemas the engine cannot keep to, and why."""
-    for tool in tools:
-        try:
-            await checked((tool,), None)
-        except GrammarError as error:
-            return str(error) if repr(tool.name) in str(error) else f"the parameters of tool {tool.name!r}: {error}"
-    return None
+def unkept(asked: WireRequest, engine: Engine) -> str | None:
+    """The strict tools whose calls the engine cannot keep to their schemas; None where there are none."""
+    strict = [tool.name for tool in asked.tools if tool.strict and asked.tool_choice != "none"]
+    return ", ".join(strict) if strict and not isinstance(engine, ConstrainedEngine) else None
 
 
 def overruled(asked: WireRequest, used: SamplingParams) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import errno
+import gc
 import json
 import logging
 import math
@@ -20,7 +21,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
@@ -33,12 +34,17 @@ from aiohttp.http_exceptions import HttpProcessingError
 from agentlightning.config import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.errors import AgentLightningError, ConfigError, StoreError
 from agentlightning.gateway.agents import named_by_body, named_by_request
+from agentlightning.gateway.answers import EVENTS, JSON, begin, drop, identity_of, retry_count, send
 from agentlightning.gateway.calls import OpenCall, Turnstile
+from agentlightning.gateway.encoding import Encoder
+from agentlightning.gateway.passing import pass_on
 from agentlightning.gateway.session import Notices, Policy, Session
+from agentlightning.gateway.upstream import ROUTES, Outgoing, Upstreams, described
 from agentlightning.gateway.usage import AttemptUsage
-from agentlightning.gateway.wires import CHAT, find_wire
+from agentlightning.gateway.wires import CHAT, find_wire, read_request
 from agentlightning.gateway.wires.base import CallError, Count, Look, Reply, ReplyStream, Target, Wire
 from agentlightning.gateway.wires.unserved import Unserved
+from agentlightning.resources import LLM
 from agentlightning.store.base import Store
 from agentlightning.types import Attempt, Json, Reason, Reward, Rollout
 
@@ -52,9 +58,6 @@ REMEMBERED = 10_000
 READ_DEADLINE = 60.0
 """Seconds a client may take to send its body."""
 
-_JSON = {"Content-Type": "application/json"}
-_EVENTS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-
 
 @dataclass(frozen=True, slots=True)
 class AgentEndpoint:
@@ -67,12 +70,21 @@ class AgentEndpoint:
 
 
 class Gateway:
-    """The endpoint that agents take for an ordinary LLM API. One per run; ``policies`` maps names to what they are served by, the default first.
+    """The endpoint that agents take for an ordinary LLM API. One per run; ``policies`` maps names to what they are served by, the default first, and
+    ``external`` those of other people's models to where their calls are passed on.
 
     Its methods may be awaited from any event loop.
     """
 
-    def __init__(self, store: Store, policies: Mapping[str, Policy], config: GatewayConfig, *, deterministic: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        policies: Mapping[str, Policy],
+        config: GatewayConfig,
+        *,
+        deterministic: bool = False,
+        external: Mapping[str, LLM] = {},
+    ) -> None:
         if not policies:
             raise ConfigError("the gateway needs at least one policy")
         self._store = store
@@ -81,6 +93,9 @@ class Gateway:
         self._max_body = int(config.max_body_mb * 2**20)
         self._notices = Notices()
         self._turnstile = Turnstile() if deterministic else None
+        self._encoder = Encoder()
+        own = {name for key, policy in policies.items() for name in (key, policy.name, *policy.model_names)}
+        self._upstreams = Upstreams(external, own, config.upstream_timeout)
         self._sessions: dict[bytes, Session] = {}
         self._keys: dict[str, bytes] = {}
         self._ended: OrderedDict[bytes, tuple[str, AttemptUsage]] = OrderedDict()
@@ -143,6 +158,7 @@ class Gateway:
     def _serve(self, listener: socket.socket, started: concurrent.futures.Future[str]) -> None:
         loop = self._loop = _new_loop()
         asyncio.set_event_loop(loop)
+        collected = _collect_rarely()
         try:
             loop.run_until_complete(self._main(listener, started))
             loop.run_until_complete(loop.shutdown_asyncgens())
@@ -151,6 +167,7 @@ class Gateway:
                 raise
             started.set_exception(error)
         finally:
+            gc.set_threshold(*collected)
             asyncio.set_event_loop(None)
             loop.close()
 
@@ -165,7 +182,9 @@ class Gateway:
         await self._stop.wait()
         await site.stop()
         await self._drain()
+        await self._upstreams.close()
         await runner.cleanup()
+        self._encoder.close()
 
     async def _drain(self) -> None:
         with suppress(TimeoutError):
@@ -198,6 +217,8 @@ class Gateway:
             orphan_grace=self._config.orphan_grace,
             notices=self._notices,
             turnstile=self._turnstile,
+            encoder=self._encoder,
+            upstreams=self._upstreams,
         )
         default = next(iter(self._policies.values()))
         root = f"{self._url}/a/{key}"
@@ -244,6 +265,13 @@ class Gateway:
                 return await self._rewards(request, session)
             if found is None and path.split("/", 1)[0] == "models":
                 return await self._models(request, path)
+            if isinstance(found, Unserved) and path in ROUTES and request.method == "POST" and self._upstreams.names:
+                body = await self._read(request)
+                parsed = _parse(body)
+                if (upstream := session.external.named(target, parsed)) is not None:
+                    named = named_by_request(agent, request.headers, target.query)
+                    name, _ = named or named_by_body(described(parsed), request.headers, self._config.agents)
+                    return await pass_on(request, session, found, upstream, Outgoing.of(target, body, request.headers), name)
             if found is None or isinstance(found, Unserved):
                 refusal = found.refusal() if found is not None else _nothing_at(path)
                 session.usage.note_unserved(path, refusal.message)
@@ -281,10 +309,12 @@ class Gateway:
             raise CallError(405, f"{target.path} does not take {target.method}", code="method_not_allowed")
         if isinstance(use, Look):
             body = await self._read(request) if request.can_read_body else b""
-            return await _send(request, use.answer(_parse(body) if body else {}, session.past), 200, _JSON)
+            return await send(request, use.answer(_parse(body) if body else {}, session.past), 200, JSON)
         try:
             body = await self._read(request)
-            asked = wire.request(target, _parse(body), session.past)
+            parsed = _parse(body)
+            upstream = session.external.named(target, parsed)
+            asked = read_request(wire, target, parsed, body, session.past) if upstream is None else described(parsed)
         except CallError as error:
             await session.refuse(wire, error, agent=agent)
             raise
@@ -293,13 +323,13 @@ class Gateway:
             await session.refuse(wire, refusal, agent=agent)
             raise refusal from error
         agent, how = named or named_by_body(asked, request.headers, self._config.agents)
+        if upstream is not None:
+            return await pass_on(request, session, wire, upstream, Outgoing.of(target, body, request.headers), agent)
         session.usage.note_agent(agent, how, asked)
         if isinstance(use, Count):
-            return await _send(request, use.written(session.count(asked)), 200, _JSON)
-        own = request.headers.get("Idempotency-Key")
-        identity = blake2b(own.encode("utf-8", "surrogateescape") if own else body, digest_size=16)
-        identity.update(f"\0{target.path}\0{target.query}\0{agent}\0{bool(own)}".encode("utf-8", "surrogateescape"))
-        call = session.submit(wire, asked, identity.digest(), retry=_retry_count(request), agent=agent, named=bool(own))
+            return await send(request, use.written(session.count(asked)), 200, JSON)
+        identity, own = identity_of(request, body, target, agent)
+        call = session.submit(wire, asked, identity, retry=retry_count(request), agent=agent, named=own)
         try:
             if asked.stream:
                 return await self._stream(request, session, call, wire.stream(asked, call.id, int(call.received_at)))
@@ -316,18 +346,18 @@ class Gateway:
         try:
             while not await call.settled(self._config.heartbeat):
                 if call.begun:
-                    response = response or await _begin(request, _JSON)
+                    response = response or await begin(request, JSON)
                     await response.write(b" ")
             reply = call.reply()
             await session.acknowledge(call)
         except CallError:
             if response is None:
                 raise
-            return _drop(request, response)
+            return drop(request, response)
         session.delivered(call)
         try:
             if response is None:
-                return await _send(request, written(reply), 200, _JSON)
+                return await send(request, written(reply), 200, JSON)
             await response.write(written(reply))
             await response.write_eof()
             return response
@@ -338,7 +368,7 @@ class Gateway:
     async def _stream(self, request: web.BaseRequest, session: Session, call: OpenCall, events: ReplyStream) -> web.StreamResponse:
         """Sends the events. The status line waits for the first of them (or for a heartbeat), so that what fails before it is answered properly; after it,
         a failure drops the connection: a stream that was cut is no reply. A client that reads slowly is waited for, and holds nothing up."""
-        headers = {**_EVENTS, "Content-Type": events.content_type}
+        headers = {**EVENTS, "Content-Type": events.content_type}
         response: web.StreamResponse | None = None
         seen, begun = 0, False
         try:
@@ -351,16 +381,16 @@ class Gateway:
                     data = events.heartbeat
                 else:
                     continue
-                response = response or await _begin(request, headers)
+                response = response or await begin(request, headers)
                 await response.write(data)
             reply = call.reply()
             await session.acknowledge(call)
         except CallError:
             if response is None:
                 raise
-            return _drop(request, response)
+            return drop(request, response)
         data = events.end(reply) if begun else events.begin() + events.end(reply)
-        response = response or await _begin(request, headers)
+        response = response or await begin(request, headers)
         session.delivered(call)
         try:
             await response.write(data)
@@ -382,6 +412,8 @@ class Gateway:
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
+            if request.content.is_eof() and request.content.total_bytes <= self._max_body:
+                return request.content.read_nowait()  # it came with its head, as most do
             async with asyncio.timeout(READ_DEADLINE):
                 return await request.read()
         except web.HTTPRequestEntityTooLarge:
@@ -396,18 +428,19 @@ class Gateway:
             raise CallError(405, f"{path} takes GET, not {request.method}", code="method_not_allowed")
         name = unquote(path.partition("/")[2])
         names = [name] if name else [each for policy in self._policies.values() for each in (policy.name, *policy.model_names)]
+        names += [] if name else self._upstreams.names
         models = [{"id": each, "object": "model", "created": 0, "owned_by": "agentlightning"} for each in dict.fromkeys(names)]
-        return await _send(request, orjson.dumps(models[0] if name else {"object": "list", "data": models}), 200, _JSON)
+        return await send(request, orjson.dumps(models[0] if name else {"object": "list", "data": models}), 200, JSON)
 
     async def _rewards(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         try:
             if request.method == "GET":
-                return await _send(request, orjson.dumps({"rewards": [_shown(reward) for reward in await session.rewards()]}), 200, _JSON)
+                return await send(request, orjson.dumps({"rewards": [_shown(reward) for reward in await session.rewards()]}), 200, JSON)
             if request.method != "POST":
                 raise CallError(405, f"rewards takes GET and POST, not {request.method}", code="method_not_allowed")
             reward = _reward(_parse(await self._read(request), constants=True), session)
             await session.add_reward(reward)
-            return await _send(request, orjson.dumps({"ok": True, "reward": _shown(reward)}), 200, _JSON)
+            return await send(request, orjson.dumps({"ok": True, "reward": _shown(reward)}), 200, JSON)
         except StoreError as error:
             raise CallError(500, f"the reward could not be stored: {error}", code="not_recorded") from error
 
@@ -420,6 +453,13 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     if find_spec("uvloop") is None:
         return asyncio.new_event_loop()
     return cast("asyncio.AbstractEventLoop", import_module("uvloop").new_event_loop())
+
+
+def _collect_rarely() -> tuple[int, int, int]:
+    """Has the garbage collector wait for more objects, and gives what it waited for: with many open attempts it took a third of the gateway's time."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], 20_000) if before[0] else 0, *before[1:])
+    return before
 
 
 def _bind(config: GatewayConfig) -> socket.socket:
@@ -482,11 +522,6 @@ def _target(request: web.BaseRequest) -> tuple[str | None, str | None, Target]:
         if rest and rest[0] in ("v1", "v1beta"):
             rest = rest[1:]
     return key, agent, Target(request.method, "/".join(rest), dict(parse_qsl(query)) if query else {})
-
-
-def _retry_count(request: web.BaseRequest) -> int:
-    value = request.headers.get("x-stainless-retry-count", "0")
-    return int(value) if value.isascii() and value.isdigit() and len(value) < 9 else 0
 
 
 def _parse(body: bytes, *, constants: bool = False) -> Mapping[str, Json]:
@@ -555,27 +590,6 @@ def _shown(reward: Reward) -> dict[str, Json]:
     }  # fmt: skip
 
 
-async def _begin(request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
-    response = web.StreamResponse(headers=headers)
-    await response.prepare(request)
-    return response
-
-
-def _drop(request: web.BaseRequest, response: web.StreamResponse) -> web.StreamResponse:
-    """Ends a reply that failed after it had begun: a client must not take it for a whole one."""
-    if request.transport is not None:
-        request.transport.abort()
-    return response
-
-
 async def _send_error(request: web.BaseRequest, shape: Wire | Unserved, error: CallError) -> web.StreamResponse:
-    headers = _JSON if error.retry else {**_JSON, "X-Should-Retry": "false"}
-    return await _send(request, shape.error(error), error.status, headers)
-
-
-async def _send(request: web.BaseRequest, body: bytes, status: int, headers: Mapping[str, str]) -> web.StreamResponse:
-    """Writes a whole response. On return it is in the operating system's hands."""
-    response = web.Response(body=body, status=status, headers=headers)
-    await response.prepare(request)
-    await response.write_eof()
-    return response
+    headers = JSON if error.retry else {**JSON, "X-Should-Retry": "false"}
+    return await send(request, shape.error(error), error.status, headers)

@@ -18,15 +18,19 @@ from typing import Any, cast
 from agentlightning.config import EvaluationConfig, SamplingConfig
 from agentlightning.engines.base import Engine, Sample, SampleRequest
 from agentlightning.errors import ContextLengthError, EngineError, StoreError, TemplateError
-from agentlightning.gateway.calls import OpenCall, Turnstile, ended, repeated
+from agentlightning.gateway.calls import Forwarded, OpenCall, Turnstile, ended, repeated
+from agentlightning.gateway.encoding import Encoder
+from agentlightning.gateway.forwarding import Book, Forwarding
+from agentlightning.gateway.otherwise import Otherwise
 from agentlightning.gateway.past import AttemptPast
-from agentlightning.gateway.prompts import PlainText, PromptError, plain_message
-from agentlightning.gateway.sampling import constraint, overruled, resolve, sample_seed
+from agentlightning.gateway.prompts import PromptError
+from agentlightning.gateway.sampling import constraint, overruled, resolve, sample_seed, unkept
 from agentlightning.gateway.tree import Plan, TraceTree
+from agentlightning.gateway.upstream import Upstreams
 from agentlightning.gateway.usage import AttemptUsage
 from agentlightning.gateway.wires.base import CallError, Choice, Reply, Wire, WireRequest
 from agentlightning.store.base import Store
-from agentlightning.templates.base import StreamParser, Template
+from agentlightning.templates.base import Parsed, StreamParser, Template
 from agentlightning.types import (
     Attempt,
     Call,
@@ -52,12 +56,14 @@ END_DEADLINE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A trainable model as the gateway serves it. ``model_names`` are further names that agents may call it by."""
+    """A trainable model as the gateway serves it. ``model_names`` are further names that agents may call it by, ``other`` the same template with the
+    other value of ``keep_reasoning``, where both are to be compared."""
 
     name: str
     engine: Engine
     template: Template
     model_names: tuple[str, ...] = ()
+    other: Template | None = None
 
 
 class Notices:
@@ -88,6 +94,8 @@ class Session:
         orphan_grace: float,
         notices: Notices,
         turnstile: Turnstile | None,
+        encoder: Encoder,
+        upstreams: Upstreams,
     ) -> None:
         self.rollout = rollout
         self.attempt = attempt
@@ -102,6 +110,7 @@ class Session:
         self._grace = orphan_grace
         self._notices = notices
         self._turnstile = turnstile
+        self._encoder = encoder
         self._calls = 0
         self._call_ids: set[str] = set()
         self._by_body: dict[bytes, list[OpenCall]] = {}
@@ -109,6 +118,10 @@ class Session:
         self._tasks: set[asyncio.Task[None]] = set()
         self._by_model: dict[str, Policy] = {}
         self._ended = False
+        book = Book(
+            self._repeated, self._take_index, self._start, self._fail, self._lost, self._forget, self._mark_abandoned, lambda: self._ended
+        )
+        self.external = Forwarding(store, attempt.id, self.usage, upstreams, resources, book)
 
     # ----------------------------------------------------------------- what the server calls
     async def idle(self) -> None:
@@ -123,6 +136,23 @@ class Session:
         The caller awaits its ``reply`` (or follows ``more``) and in any case calls ``left`` once.
         """
         now = time.monotonic()
+        if (call := self._repeated(body, now, retry, named=named)) is not None:
+            return call
+        call = OpenCall(
+            id=_new_id(wire),
+            index=self._next_index(),
+            place=self.usage.calls - 1,
+            body=body,
+            wire=wire.name,
+            agent=agent,
+            received_at=time.time(),
+            started=now,
+            retry=retry,
+        )
+        self._start(call, self._run(call, request))
+        return call
+
+    def _repeated(self, body: bytes, now: float, retry: int, *, named: bool) -> OpenCall | None:
         while self._delivered and (cast("float", self._delivered[0].delivered_at) + self._grace < now or len(self._delivered) > MAX_KEPT):
             self._forget(self._delivered.popleft())
         equal = self._by_body.get(body)
@@ -133,22 +163,13 @@ class Session:
             if call.grace is not None:
                 call.grace.cancel()
             self.usage.repeats += 1
-            return call
-        call = OpenCall(
-            id=_new_id(wire),
-            index=self._next_index(),
-            body=body,
-            wire=wire.name,
-            agent=agent,
-            received_at=time.time(),
-            started=now,
-            retry=retry,
-        )
-        self._call_ids.add(call.id)
-        self._by_body.setdefault(body, []).append(call)
-        call.task = self._spawn(self._run(call, request))
-        call.task.add_done_callback(call.closed)
         return call
+
+    def _start(self, call: OpenCall, life: Coroutine[Any, Any, None]) -> None:
+        self._call_ids.add(call.id)
+        self._by_body.setdefault(call.body, []).append(call)
+        call.task = self._spawn(life)
+        call.task.add_done_callback(call.closed)
 
     async def refuse(self, wire: Wire, error: CallError, *, model: str = "", agent: str | None = None) -> None:
         """Records a request that was answered with an error before a call could be made of it."""
@@ -228,7 +249,7 @@ class Session:
         policy = self._policy(request.model)
         plan: Plan | None = None
         try:
-            plan = self._plan(request, policy)
+            plan = await self._planned(request, policy)
             if len(plan.prompt_ids) >= policy.engine.context_length:
                 raise ContextLengthError(len(plan.prompt_ids), policy.engine.context_length)
             params = self._params(call, request, policy, await constraint(request, policy.template, policy.engine))
@@ -261,19 +282,34 @@ class Session:
             return self.tree.plan_prompt(request.prompt, policy.name, policy.template)
         return self.tree.plan(request.messages, request.tools, policy.name, policy.template)
 
+    async def _planned(self, request: WireRequest, policy: Policy) -> Plan:
+        """As ``_plan``, tokenised beside the event loop."""
+        if request.prompt is not None:
+            return self._plan(request, policy)
+        found = self.tree.find(request.messages, request.tools, policy.name, policy.template)
+        if found.known:
+            return self.tree.place(found, array("i"))
+        return self.tree.place(found, await self._encoder.encode(policy.template, found.text, start=found.leaf is None))
+
     def _params(self, call: OpenCall, request: WireRequest, policy: Policy, grammar: str | None) -> list[SamplingParams]:
         """One set per sample: they differ in the seed."""
-        seeds = [sample_seed(self.rollout.seed, self._tries, call.index, i, request.seed) for i in range(request.n)]
+        seeds = [sample_seed(self.rollout.seed, self._tries, call.place, i, request.seed) for i in range(request.n)]
         first = resolve(self._sampling, request, policy.template.stop_token_ids, seeds[0], grammar)
         if asked := overruled(request, first):
             mode = self.rollout.mode.value
             advice = '; sampling.owner = "agent" lets the agent decide' if isinstance(self._sampling, SamplingConfig) else ""
             self._notices.once(("sampling", mode), f"the agent asks for {asked} in {mode}: the run's own settings hold{advice}")
+        if names := unkept(request, policy.engine):
+            engine = type(policy.engine).__name__
+            self._notices.once(
+                ("strict", engine),
+                f"tools are strict ({names}), and {engine} cannot keep a sample to a grammar: their calls may not follow their schemas",
+            )
         return [first, *(replace(first, seed=seed) for seed in seeds[1:])]
 
     async def _sample(
         self, call: OpenCall, request: WireRequest, policy: Policy, plan: Plan, params: list[SamplingParams]
-    ) -> list[tuple[Sample, array[int], Message]]:
+    ) -> list[tuple[Sample, array[int], Parsed]]:
         if len(params) == 1:
             return [await self._sample_one(call, request, policy, plan, params[0], 0)]
         try:
@@ -285,12 +321,11 @@ class Session:
 
     async def _sample_one(
         self, call: OpenCall, request: WireRequest, policy: Policy, plan: Plan, params: SamplingParams, index: int
-    ) -> tuple[Sample, array[int], Message]:
+    ) -> tuple[Sample, array[int], Parsed]:
         tools = request.tools if request.tool_choice != "none" else ()
         plain, draft = request.prompt is not None, None
         if request.stream:
-            parser = PlainText(policy.template, params.stop) if plain else policy.template.stream(tools, stop=params.stop)
-            draft = _Draft(call, index, parser)
+            draft = _Draft(call, index, policy.template.stream(tools, params.stop, plain=plain))
         asked = SampleRequest(f"{call.id}.{index}", plan.prompt_ids, params, policy.name)
         if self._turnstile is not None:
             rollout = self.rollout
@@ -305,9 +340,7 @@ class Session:
         ids = sample.segments[0].token_ids if len(sample.segments) == 1 else _joined(sample)
         if draft is not None:
             return sample, ids, draft.finish(ids, sample)
-        if plain:
-            return sample, ids, plain_message(ids, policy.template, sample.finish, sample.stop_string)
-        return sample, ids, policy.template.parse(ids, tools, sample.finish, sample.stop_string)
+        return sample, ids, policy.template.read(ids, tools, sample.finish, sample.stop_string, plain=plain)
 
     async def _record(
         self,
@@ -316,9 +349,9 @@ class Session:
         policy: Policy,
         plan: Plan,
         params: SamplingParams,
-        samples: list[tuple[Sample, array[int], Message]],
+        samples: list[tuple[Sample, array[int], Parsed]],
     ) -> Reply:
-        nodes, leaves = self.tree.grow(plan, [(sample, message) for sample, _, message in samples], call.index)
+        nodes, leaves = self.tree.grow(plan, [(sample, parsed.message) for sample, _, parsed in samples], call.index)
         status = CallStatus.COMPLETE if call.readers else CallStatus.ABANDONED
         sampled = sum([len(ids) for _, ids, _ in samples])
         reused = max([sample.reused_tokens for sample, _, _ in samples])
@@ -331,8 +364,8 @@ class Session:
             prompt_node=plan.node.id,
             samples=tuple(
                 [
-                    SampleRecord(cast("int", leaf.node.id), sample.finish, leaf.message)
-                    for leaf, (sample, _, _) in zip(leaves, samples, strict=True)
+                    SampleRecord(cast("int", leaf.node.id), sample.finish, leaf.message, parsed.malformed)
+                    for leaf, (sample, _, parsed) in zip(leaves, samples, strict=True)
                 ]
             ),
             used=params,
@@ -345,12 +378,22 @@ class Session:
         await self._store.record(record, nodes)
         call.stored = status
         self.tree.publish(plan, leaves)
+        if policy.other is not None:
+            self.usage.otherwise = self.usage.otherwise or Otherwise()
+            said = [(sample, parsed.message) for sample, _, parsed in samples]
+            self.usage.otherwise.add(request, policy.name, policy.other, said, call.index)
         self.usage.sampled_tokens += sampled
         choices = [
             Choice(
-                message, sample.finish, ids, _logprobs(sample), _texts(policy.template, ids) if request.logprobs else (), sample.stop_string
+                parsed.message,
+                sample.finish,
+                ids,
+                _logprobs(sample),
+                _texts(policy.template, ids) if request.logprobs else (),
+                sample.stop_string,
+                parsed.thought_tokens,
             )
-            for sample, ids, message in samples
+            for sample, ids, parsed in samples
         ]
         prompt_ids = plan.prompt_ids if request.token_ids else None
         reply = Reply(call.id, int(call.received_at), choices, len(plan.prompt_ids), sampled, reused, prompt_ids)
@@ -387,7 +430,8 @@ class Session:
         call.given_up = True
         if call.grace is not None:
             call.grace.cancel()
-        self.usage.abandoned += 1
+        if not isinstance(call, Forwarded):
+            self.usage.abandoned += 1
         self._forget(call)
         if not call.recording and call.task is not None:
             call.task.cancel()
@@ -442,8 +486,11 @@ class Session:
 
     # ----------------------------------------------------------------- small things
     def _next_index(self) -> int:
-        self._calls += 1
         self.usage.calls += 1
+        return self._take_index()
+
+    def _take_index(self) -> int:
+        self._calls += 1
         return self._calls - 1
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -496,8 +543,8 @@ class _Draft:
         self._fed += len(token_ids)
         self._call.add(self._index, self._parser.feed(token_ids))
 
-    def finish(self, ids: array[int], sample: Sample) -> Message:
-        """The message as the deltas told it."""
+    def finish(self, ids: array[int], sample: Sample) -> Parsed:
+        """The sample as the deltas told it."""
         if self._fed < len(ids):
             self.feed(ids[self._fed :])
         self._call.add(self._index, self._parser.finish(sample.finish, sample.stop_string))
@@ -509,7 +556,8 @@ class _Draft:
                 content.append(delta.content)
                 reasoning.append(delta.reasoning)
                 calls.extend(delta.tool_calls)
-        return Message("assistant", "".join(content), tuple(calls), None, None, "".join(reasoning) or None)
+        message = Message("assistant", "".join(content), tuple(calls), None, None, "".join(reasoning) or None)
+        return Parsed(message, self._parser.malformed, self._parser.thought_tokens)
 
 
 def _new_id(wire: Wire) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from agentlightning.gateway.otherwise import Otherwise
 from agentlightning.gateway.wires.base import WireRequest
 
 MAX_NOTED = 16
@@ -24,11 +25,28 @@ class SeenAgent:
 
 
 @dataclass(slots=True)
+class ExternalUsage:
+    """What an attempt did with one external model. ``prompt_tokens`` and ``reply_tokens`` are what its endpoint says.
+
+    ``trouble`` is what the last call failed with, where that was the endpoint's fault and no later call got an answer; ``left`` are calls that were still
+    waiting for it when the attempt ended.
+    """
+
+    calls: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    reply_tokens: int = 0
+    trouble: str | None = None
+    left: int = 0
+
+
+@dataclass(slots=True)
 class AttemptUsage:
     """What an attempt did at the gateway. ``late`` goes on counting after the attempt has ended: requests that came with its revoked key.
 
     ``calls`` are all that reached the gateway, refused ones too; ``repeats`` are requests that got the reply of an earlier call and are no calls.
-    ``unserved`` are paths that were asked for in vain, each with what was answered; ``agents`` those that made calls, by name.
+    ``unserved`` are paths that were asked for in vain, each with what was answered; ``agents`` those that made calls, by name. Calls to external models
+    are none of the ``calls``: ``external`` has them, by the model's name in the resources.
     """
 
     calls: int = 0
@@ -44,6 +62,14 @@ class AttemptUsage:
     user_agents: tuple[str, ...] = ()
     agents: Mapping[str, SeenAgent] = field(default_factory=dict[str, SeenAgent])
     last_error: str | None = None
+    external: dict[str, ExternalUsage] = field(default_factory=dict[str, ExternalUsage])
+    otherwise: Otherwise | None = None
+    """Where a policy has another rendering to compare its own with: the tree that this would have made."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why an external model did not answer, where the attempt did not get over it."""
+        return next((use.trouble for use in self.external.values() if use.trouble is not None), None)
 
     def note_client(self, user_agent: str | None) -> None:
         if user_agent and user_agent not in self.user_agents and len(self.user_agents) < MAX_NOTED:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from agentlightning.ledger import outcome
+from agentlightning.ledger import describe_external, outcome
 from agentlightning.types import Json, Mode, Rollout, RunRecord
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -198,6 +198,10 @@ def summary(result: Mapping[str, Json]) -> list[tuple[str, str]]:
             lines.append(
                 ("calls", f"{counts(cast('Mapping[str, int]', ledger['calls']))}; `agl show RUN ROLLOUT` says why one was refused")
             )
+        if ledger.get("external"):
+            lines.append(("external", f"{describe_external(ledger['external'])}; recorded, never trained"))
+        if ledger.get("malformed"):
+            lines.append(("malformed", f"{plural(ledger['malformed'], 'tool call')}: given to the agent as text"))
         if ledger["trained"]:
             lines.append(("parity", f"max |delta logprob| {ledger.get('parity_max', 0.0):.1e} between sampler and trainer"))
     if seconds:

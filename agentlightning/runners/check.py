@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ class AgentProbe:
     """What is known of an agent before it runs: its ``modes`` and ``parameters``, and what may lead its calls past the endpoint.
 
     That is: parameters it never reads (``unused``), ``clients`` made at import, ``settings`` in its text
-    (a hard-coded base URL), and ``proxies``. ``modules`` are libraries worth loading once for all attempts, ``tainted`` those that must not be.
+    (a hard-coded base URL), and ``proxies``. ``trained_agents`` is what a `LitAgent` sets. ``modules`` are libraries worth loading once for all attempts, ``tainted`` those that must not be.
     """
 
     name: str
@@ -49,6 +49,7 @@ class AgentProbe:
     proxies: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     tainted: tuple[str, ...] = ()
+    trained_agents: str | None = None
 
 
 def choose_isolation(spec: AgentSpec, wanted: Literal["auto", "thread", "process"]) -> Isolation:
@@ -69,9 +70,13 @@ def refuse_inside_agent() -> None:
 
 
 async def check_agent(
-    spec: AgentSpec, isolation: Literal["auto", "thread", "process"] = "auto", *, extra_env: Mapping[str, str] | None = None
+    spec: AgentSpec,
+    isolation: Literal["auto", "thread", "process"] = "auto",
+    *,
+    extra_env: Mapping[str, str] | None = None,
+    keys: Collection[str] = (),
 ) -> AgentProbe:
-    """Imports the agent where it will run and returns what was found. Raises ConfigError, with the user's traceback as a note, when it cannot be used."""
+    """Imports the agent where it will run, without ``keys`` in its environment, and returns what was found. Raises ConfigError, with the user's traceback as a note, when it cannot be used."""
     refuse_inside_agent()
     env = dict(extra_env or {})
     chosen = choose_isolation(spec, isolation)
@@ -80,7 +85,7 @@ async def check_agent(
         raise ConfigError(f"extra_env sets {', '.join(taken)}, which the runner sets for each attempt: leave it out")
     if chosen == "process":
         assert spec.source is not None
-        return await _probe(spec.name, spec.source, env)
+        return await _probe(spec.name, spec.source, env, keys)
     if env:
         raise ConfigError(
             f"extra_env sets {', '.join(sorted(env))}, and isolation='thread' has no environment of its own: use isolation='process'"
@@ -98,20 +103,21 @@ async def check_agent(
         clients=tuple(find_clients(modules)),
         settings=tuple(fixed_settings(modules)),
         proxies=tuple(proxies_in(os.environ)),
+        trained_agents=agent.trained_agents,
     )
 
 
-def new_launcher(probe: AgentProbe | None = None) -> Launcher:
-    """What starts processes on this system."""
+def new_launcher(probe: AgentProbe | None = None, keys: Collection[str] = ()) -> Launcher:
+    """What starts processes on this system, without ``keys`` in their environment."""
     if sys.platform == "linux":
-        return Zygote(probe.modules if probe else (), probe.tainted if probe else ())
+        return Zygote(probe.modules if probe else (), probe.tainted if probe else (), keys)
     from agentlightning.runners.spawn import Spawn
 
-    return Spawn()
+    return Spawn(keys)
 
 
-async def _probe(name: str, source: AgentSource, env: Mapping[str, str]) -> AgentProbe:
-    launcher = new_launcher()
+async def _probe(name: str, source: AgentSource, env: Mapping[str, str], keys: Collection[str]) -> AgentProbe:
+    launcher = new_launcher(keys=keys)
     log = OutputLog()
     placeholder = Job(None, Mode.DEV, "", "", 1, 0, "", 0, 0, f"{PLACEHOLDER}/v1", PLACEHOLDER, "placeholder", "placeholder").environment()
     order = {"op": "probe", "id": "probe", "name": name, "source": asdict(source), "env": {**env, **placeholder}}
@@ -144,6 +150,7 @@ async def _probe(name: str, source: AgentSource, env: Mapping[str, str]) -> Agen
         proxies=tuple(found["proxies"]),
         modules=tuple(found["modules"]),
         tainted=tuple(found["tainted"]),
+        trained_agents=found["trained_agents"],
     )
 
 

@@ -18,14 +18,17 @@ from typing import Any
 from agentlightning.agent import make_agent
 from agentlightning.errors import ConfigError
 from agentlightning.loading import AgentSource, import_source, user_traceback
-from agentlightning.runners.job import Job, Ran, execute, failure_of, ran_to_json, seed_everything, settle_environment
+from agentlightning.runners.job import Job, Mark, Ran, execute, failure_of, ran_to_json, seed_everything, settle_environment
 from agentlightning.runners.scan import EnvironmentReads, find_clients, fixed_settings, heavy_modules, proxies_in, user_modules
 from agentlightning.runners.wire import frame, write_all
 from agentlightning.types import Failure, Json, Reason
 
 
 def work(order: Mapping[str, Json], result_fd: int) -> None:
-    """Carries out an order, ``probe`` or ``run``, writes its result as one frame to ``result_fd``, and returns when user code has had its say at exit."""
+    """Carries out an order, ``probe`` or ``run``, writes its result as one frame to ``result_fd``, and returns when user code has had its say at exit.
+
+    Before the result come frames of agents that were marked as trainable, so that they are known also where the process is killed.
+    """
     _own_streams()
     sys.argv = [order["source"]["file"] or order["source"]["module"]]
     source = AgentSource(**order["source"])
@@ -43,12 +46,12 @@ def work(order: Mapping[str, Json], result_fd: int) -> None:
         send(probe(source))
         return
     job = Job.from_json(order["job"])
-    run(source, order["name"], job, lambda ran: send(ran_to_json(ran)))
+    run(source, order["name"], job, lambda ran: send(ran_to_json(ran)), lambda name: write_all(result_fd, frame({"marked": name})))
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue]  # os._exit follows, so that leftover threads hold nothing up
     sys.stdout.flush()
 
 
-def run(source: AgentSource, name: str, job: Job, deliver: Callable[[Ran], None]) -> None:
+def run(source: AgentSource, name: str, job: Job, deliver: Callable[[Ran], None], mark: Mark) -> None:
     """Imports the agent and calls it. What both draw follows from the rollout's seed."""
     seed_everything(job.seed + job.number)
     try:
@@ -61,7 +64,7 @@ def run(source: AgentSource, name: str, job: Job, deliver: Callable[[Ran], None]
     except BaseException as error:  # noqa: BLE001  # KeyboardInterrupt raised by an import
         deliver(failure_of(error))
         return
-    execute(agent, job, deliver)
+    execute(agent, job, deliver, mark)
 
 
 def probe(source: AgentSource) -> dict[str, Json]:
@@ -82,6 +85,7 @@ def probe(source: AgentSource) -> dict[str, Json]:
         "parameters": sorted(agent.parameters),
         "unused": sorted(agent.unused),
         "needs_template": agent.needs_template,
+        "trained_agents": agent.trained_agents,
         "clients": [client.to_json() for client in find_clients(modules)],
         "settings": [setting.to_json() for setting in fixed_settings(modules)],
         "proxies": proxies_in(os.environ),

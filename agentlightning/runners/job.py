@@ -11,20 +11,24 @@ import dataclasses
 import inspect
 import os
 import sys
+import threading
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agentlightning.agent import Agent, AttemptView, Handed, RolloutView
-from agentlightning.errors import RewardError
+from agentlightning.errors import ConfigError, RewardError
 from agentlightning.loading import describe, user_traceback, where
-from agentlightning.resources import LLM, MAIN, NamedResources, ProxyLLM, is_json
+from agentlightning.resources import LLM, MAIN, SHORTEST_KEY, ExternalLLM, NamedResources, ProxyLLM, is_json
 from agentlightning.rewards import check_reward, is_number, why_not
 from agentlightning.types import Attempt, Failure, Json, Mode, Reason, Rollout
 
 IN_AGENT = "AGENTLIGHTNING_IN_AGENT"
 """Set in every process that imports or runs user code for a run, so that a script without a __main__ guard does not start a second one."""
+
+Mark = Callable[[str], None]
+"""Is told the name of an agent that an attempt marks as trainable."""
 
 _NOT_TRAINED_YET = ("Triplet", "Span", "ReadableSpan")
 
@@ -51,7 +55,8 @@ class Job:
 
     @classmethod
     def of(cls, rollout: Rollout, attempt: Attempt, endpoint: Any, sampling: Mapping[str, Json], resources: NamedResources) -> Job:
-        """From what the store and the gateway gave. ``endpoint`` is the gateway's AgentEndpoint."""
+        """From what the store and the gateway gave. ``endpoint`` is the gateway's AgentEndpoint. Of the resources it keeps what is recorded of them, so that
+        no key and no endpoint of an external model comes near the agent."""
         return cls(
             task=rollout.task,
             mode=rollout.mode,
@@ -67,46 +72,43 @@ class Job:
             key=endpoint.key,
             model=endpoint.model,
             sampling=sampling,
-            resources=resources,
+            resources=NamedResources.from_json(resources.to_json()),
         )
 
     def to_json(self) -> dict[str, Json]:
         record = {name: getattr(self, name) for name in self.__slots__}
-        keys = {name: llm.api_key for name, llm in self.resources.llms() if llm.api_key}
-        return {**record, "mode": str(self.mode), "resources": self.resources.to_json(), "api_keys": keys}
+        return {**record, "mode": str(self.mode), "resources": self.resources.to_json()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Job:
-        resources = NamedResources.from_json(value["resources"])
-        for name, key in value["api_keys"].items():
-            resources[name].api_key = key
         record: dict[str, Any] = {name: value[name] for name in cls.__slots__}
-        record.update(mode=Mode(value["mode"]), resources=resources)
+        record.update(mode=Mode(value["mode"]), resources=NamedResources.from_json(value["resources"]))
         return cls(**record)
 
-    def handed(self, declared: LLM | None = None) -> Handed:
-        """What the agent can be handed. ``declared`` is what ``@rollout(model=...)`` named; models without an endpoint get the attempt's."""
+    def handed(self, declared: LLM | None = None, mark: Mark | None = None) -> Handed:
+        """What the agent can be handed. ``declared`` is what ``@rollout(model=...)`` named; all models get the attempt's endpoint. ``mark`` is told the
+        agents that it marks as trainable."""
 
-        def own(given: LLM | None) -> ProxyLLM:
+        def proxy(model: str, parameters: Mapping[str, Json]) -> ProxyLLM:
             return ProxyLLM(
                 endpoint=self.base_url,
-                model=self.model,
-                sampling_parameters={**self.sampling, **(given.sampling_parameters if given is not None else {})},
+                model=model,
+                sampling_parameters=dict(parameters),
                 api_key=self.key,
-                name=self.model,
+                name=model,
                 rollout_id=self.rollout_id,
                 attempt_id=self.attempt_id,
             )
 
-        resources = NamedResources(
-            {
-                name: own(value) if isinstance(value, LLM) and not value.endpoint else copy.deepcopy(value)
-                for name, value in self.resources.items()
-            }
-        )
-        trained = [value for _, value in resources.llms() if isinstance(value, ProxyLLM)]
-        main = resources.get(MAIN)
-        llm = own(declared) if declared is not None or not trained else main if isinstance(main, ProxyLLM) else trained[0]
+        def own(given: LLM | None) -> ProxyLLM:
+            return proxy(self.model, {**self.sampling, **(given.sampling_parameters if given is not None else {})})
+
+        external = {name: llm for name, llm in self.resources.llms() if isinstance(llm, ExternalLLM)}
+        trained = {name: own(llm) for name, llm in self.resources.llms() if name not in external}
+        resources = NamedResources(copy.deepcopy({name: value for name, value in self.resources.items() if not isinstance(value, LLM)}))
+        resources.update(trained)
+        resources.update({name: proxy(name, llm.sampling_parameters) for name, llm in external.items()})
+        llm = own(declared) if declared is not None or not trained else trained.get(MAIN) or next(iter(trained.values()))
         resources.setdefault(MAIN, llm)
         task = copy.deepcopy(self.task)  # an agent may change its task; a grader must not see that
         view = RolloutView(
@@ -119,6 +121,8 @@ class Job:
             index=self.index,
             seed=self.seed,
         )
+        if mark is not None:
+            view.marks_go_to(mark)
         return Handed(task, llm, resources, view)
 
     def environment(self) -> dict[str, str]:
@@ -140,6 +144,19 @@ ENDPOINT_VARIABLES = frozenset(Job(None, Mode.DEV, "", "", 1, 0, "", 0, 0, "", "
 """The variables of ``Job.environment``, which nobody else may set."""
 
 
+KEPT_BACK = "kept-by-agentlightning"
+"""What an agent's process finds in a variable that holds the key of an external model: that key is the gateway's."""
+
+
+def inherited_environment(keys: Collection[str] = ()) -> dict[str, str]:
+    """What an agent's process gets of this one's environment: not the endpoint's variables, which are the attempt's own, and no ``keys``."""
+    secret = [key for key in keys if len(key) >= SHORTEST_KEY]
+    values = {name: value for name, value in os.environ.items() if name not in ENDPOINT_VARIABLES}
+    values.update({name: KEPT_BACK for name, value in values.items() if any(key in value for key in secret)})
+    values.setdefault("PYTHONHASHSEED", "0")  # or an agent that iterates over a set would differ from run to run
+    return values
+
+
 def settle_environment(values: Mapping[str, str]) -> None:
     """Puts an attempt's variables into this process's environment, and keeps proxies away from the endpoint."""
     os.environ.update(values)
@@ -148,6 +165,8 @@ def settle_environment(values: Mapping[str, str]) -> None:
     os.environ.setdefault("OPENAI_AGENTS_DISABLE_TRACING", "1")
     # The Claude agent SDK would also have the model name each session: a call that is nobody's work, and would be trained.
     os.environ.setdefault("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
+    # LangChain gives a stream up that says nothing for two minutes, heartbeats or not: how long to wait is the attempt's deadline's business.
+    os.environ.setdefault("LANGCHAIN_OPENAI_STREAM_CHUNK_TIMEOUT_S", "0")
     if any(os.environ.get(name) for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")):
         host = values.get("AGENTLIGHTNING_ENDPOINT", "").partition("://")[2].partition("/")[0].rpartition(":")[0]
         for name in ("no_proxy", "NO_PROXY"):
@@ -187,28 +206,59 @@ def execute(
     agent: Agent,
     job: Job,
     deliver: Callable[[Ran], None],
+    mark: Mark,
     on_task: Callable[[asyncio.AbstractEventLoop, asyncio.Task[Any]], None] | None = None,
 ) -> None:
     """Calls the agent, in this thread, and delivers what came of it once. Nothing the agent raises gets out of here.
 
-    An awaitable that it returns is awaited in an event loop of its own; ``on_task`` is told its task, so that it can be cancelled. The result is
-    delivered before that loop is closed: what the agent left behind may take its time or hang, and is nobody's result.
+    ``mark`` is told each agent that it marks as trainable, at once and once, never after the result. An awaitable that it returns is awaited in an event
+    loop of its own; ``on_task`` is told its task, so that it can be cancelled. The result is delivered before that loop is closed: what the agent left
+    behind may take its time or hang, and is nobody's result.
     """
     runner: asyncio.Runner | None = None
+    marks = _Marks(mark)
     try:
-        value = agent.call(job.mode, job.handed(agent.model))
+        value = agent.call(job.mode, job.handed(agent.model, marks.add))
         if inspect.isawaitable(value):
             runner = asyncio.Runner()
             value = runner.run(_wait_for(value, on_task))
         ran = returned(value)
     except BaseException as error:  # noqa: BLE001  # also SystemExit and KeyboardInterrupt: an agent's exit is its failure, not the runner's
         ran = failure_of(error)
+    marks.close()
     deliver(ran)
     if runner is not None:
         try:
             runner.close()
         except BaseException:  # noqa: BLE001  # the result stands; what the agent's leftovers raise belongs in its log
             traceback.print_exc()
+
+
+class _Marks:
+    """The agents that an attempt has marked, from any of its threads, until it ends."""
+
+    def __init__(self, mark: Mark) -> None:
+        self._mark = mark
+        self._known: set[str] = set()
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._open = True
+
+    def add(self, name: str) -> None:
+        if os.getpid() != self._process:
+            raise ConfigError(
+                f"mark_agent_as_trainable({name!r}) was called in a process that the agent forked: call it in the agent's own"
+            )
+        with self._lock:
+            if not self._open:
+                raise ConfigError(f"mark_agent_as_trainable({name!r}) came after its attempt had ended: call it before the agent returns")
+            if name not in self._known:
+                self._known.add(name)
+                self._mark(name)
+
+    def close(self) -> None:
+        with self._lock:
+            self._open = False
 
 
 async def _wait_for(value: Awaitable[Any], on_task: Callable[[asyncio.AbstractEventLoop, asyncio.Task[Any]], None] | None) -> Any:

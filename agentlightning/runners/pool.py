@@ -24,7 +24,7 @@ from agentlightning.loading import describe, user_traceback
 from agentlightning.resources import NamedResources
 from agentlightning.rewards import check_reward
 from agentlightning.runners.check import AgentProbe, check_agent, new_launcher, refuse_inside_agent
-from agentlightning.runners.job import Job, Ran, Returned
+from agentlightning.runners.job import Job, Mark, Ran, Returned
 from agentlightning.runners.process import ProcessIsolation
 from agentlightning.runners.report import AttemptReport, OutputLog, needs_grader, resolve
 from agentlightning.runners.thread import ThreadIsolation, in_thread
@@ -48,7 +48,7 @@ class Isolation(Protocol):
     @property
     def abandoned(self) -> int: ...
     async def start(self) -> None: ...
-    async def run(self, job: Job, log: OutputLog, *, deadline: float, stop: asyncio.Event) -> Ran | None: ...
+    async def run(self, job: Job, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event) -> Ran | None: ...
     async def close(self) -> None: ...
 
 
@@ -97,6 +97,7 @@ class RunnerPool:
         self._grader = None if grader is None else (grader, _grader_arguments(grader))
         self._given = NamedResources(resources or {})
         self._given.to_json()  # says by name what cannot be a resource
+        self._keys = self._given.keys_of_external()
         self._resources: dict[int, NamedResources] = {}
         self._extra_env = dict(extra_env or {})
         self._logs = None if folder is None else folder / "logs"
@@ -115,12 +116,12 @@ class RunnerPool:
 
     async def start(self) -> None:
         """Checks the agent, starts what runs it, and begins to lease. Raises ConfigError when the agent cannot be used."""
-        self.probe = probe = self.probe or await check_agent(self._spec, self._config.isolation, extra_env=self._extra_env)
+        self.probe = probe = self.probe or await check_agent(self._spec, self._config.isolation, extra_env=self._extra_env, keys=self._keys)
         if probe.needs_template and (await self._latest_resources()).prompt_template() is None:
             raise ConfigError(f"agent {self._spec.name!r}: {NO_TEMPLATE}")
         if probe.isolation == "process":
             assert self._spec.source is not None
-            self._isolation = ProcessIsolation(self._spec.source, self._spec.name, self._extra_env, new_launcher(probe))
+            self._isolation = ProcessIsolation(self._spec.source, self._spec.name, self._extra_env, new_launcher(probe, self._keys))
         else:
             self._isolation = ThreadIsolation(self._spec.load())
         await self._isolation.start()
@@ -228,10 +229,11 @@ class RunnerPool:
         assert self._isolation is not None
         resources = await self._resources_of(rollout)
         sampling = self._sampling_of(rollout.mode)
+        marked: list[str] = []
         endpoint = await self._gateway.open(rollout, attempt, sampling=sampling, resources=resources.to_json())
         try:
             job = Job.of(rollout, attempt, endpoint, _handed_sampling(sampling), resources)
-            ran = await self._isolation.run(job, log, deadline=self._config.deadline, stop=stop)
+            ran = await self._isolation.run(job, log, marked.append, deadline=self._config.deadline, stop=stop)
         finally:
             usage = await self._gateway.end(attempt.id)
         if ran is None:
@@ -243,8 +245,9 @@ class RunnerPool:
             return
         emitted = [reward for reward in await self._store.rewards(rollout.id) if reward.attempt_id == attempt.id]
         result = resolve(
-            rollout, attempt, ran, usage, emitted=emitted, graded=graded, failure_reward=self._config.failure_reward, now=time.time()
-        )
+            rollout, attempt, ran, usage, emitted=emitted, graded=graded, failure_reward=self._config.failure_reward, marked=marked,
+            now=time.time(),
+        )  # fmt: skip
         await self._report(rollout, attempt, result, usage, log.text(), time.monotonic() - began)
 
     async def _report(

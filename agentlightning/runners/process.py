@@ -15,13 +15,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from agentlightning.errors import AgentLightningError
 from agentlightning.loading import AgentSource
-from agentlightning.runners.job import ENDPOINT_VARIABLES, Job, Ran, ran_from_json
+from agentlightning.runners.job import Job, Mark, Ran, inherited_environment, ran_from_json
 from agentlightning.runners.report import OutputLog
 from agentlightning.runners.wire import Frames, frame
 from agentlightning.types import Failure, Json, Reason
@@ -55,7 +55,7 @@ class Launcher(Protocol):
     """Starts processes: the zygote, or `spawn`."""
 
     async def start(self) -> None: ...
-    async def launch(self, order: Mapping[str, Json], write: Callable[[bytes], None]) -> Child: ...
+    async def launch(self, order: Mapping[str, Json], write: Callable[[bytes], None], mark: Mark = ...) -> Child: ...
     async def close(self) -> None: ...
 
 
@@ -80,8 +80,8 @@ class ProcessIsolation:
         await asyncio.gather(*self._lingering, return_exceptions=True)
         await self._launcher.close()
 
-    async def run(self, job: Job, log: OutputLog, *, deadline: float, stop: asyncio.Event) -> Ran | None:
-        """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended."""
+    async def run(self, job: Job, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event) -> Ran | None:
+        """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended. ``mark`` is called on this loop."""
         order = {
             "op": "run",
             "id": job.attempt_id,
@@ -90,7 +90,7 @@ class ProcessIsolation:
             "env": {**self._env, **job.environment()},
             "job": job.to_json(),
         }
-        child = await self._launcher.launch(order, log.write)
+        child = await self._launcher.launch(order, log.write, mark)
         try:
             ran = await _until(child, deadline, stop)
             if ran is None and not child.exited.done():
@@ -203,6 +203,27 @@ class Pipe:
 # --------------------------------------------------------------------------- the zygote's client
 
 
+def ignore(name: str) -> None:
+    """A `Mark` where no agent runs."""
+    del name
+
+
+def results(result: asyncio.Future[Json], mark: Mark) -> Callable[[bytes], None]:
+    """What to do with the bytes that a process writes of itself: the agents it marks, one after the other, then its ``result``."""
+    frames = Frames()
+
+    def feed(data: bytes) -> None:
+        for message in frames.feed(data):
+            if result.done():
+                return
+            if "marked" in message:
+                mark(message["marked"])
+            else:
+                result.set_result(message)
+
+    return feed
+
+
 @dataclass(eq=False)
 class _Forked:
     """A child of the zygote."""
@@ -228,13 +249,15 @@ class _Forked:
 
 
 class Zygote:
-    """Starts and restarts the zygote process and talks to it. ``modules`` are loaded ahead, none of ``tainted`` may be among what they load.
+    """Starts and restarts the zygote process and talks to it. ``modules`` are loaded ahead, none of ``tainted`` may be among what they load. ``keys``
+    are kept out of its environment.
 
     Belongs to the loop that ``start`` runs on.
     """
 
-    def __init__(self, modules: Sequence[str] = (), tainted: Sequence[str] = ()) -> None:
+    def __init__(self, modules: Sequence[str] = (), tainted: Sequence[str] = (), keys: Collection[str] = ()) -> None:
         self.modules = list(modules)
+        self._keys = tuple(keys)
         self._tainted = list(tainted)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -263,8 +286,6 @@ class Zygote:
         if self._stderr is not None:
             self._stderr.close()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
-        env = {name: value for name, value in os.environ.items() if name not in ENDPOINT_VARIABLES}
-        env.setdefault("PYTHONHASHSEED", "0")  # or an agent that iterates over a set would differ from run to run
         self._process = subprocess.Popen(  # noqa: ASYNC220  # forks nothing heavy: posix_spawn or vfork
             [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
             stdin=subprocess.DEVNULL,
@@ -272,7 +293,7 @@ class Zygote:
             stderr=self._stderr,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
-            env=env,
+            env=inherited_environment(self._keys),
         )
         theirs.close()
         self._control = ours
@@ -352,19 +373,12 @@ class Zygote:
 
     # ------------------------------------------------------------------ messages
 
-    async def launch(self, order: Mapping[str, Json], write: Callable[[bytes], None]) -> Child:
-        """Forks a process for ``order``. Its output goes to ``write``."""
+    async def launch(self, order: Mapping[str, Json], write: Callable[[bytes], None], mark: Mark = ignore) -> Child:
+        """Forks a process for ``order``. Its output goes to ``write``, the agents it marks to ``mark``."""
         await self.start()
         loop = asyncio.get_running_loop()
         child = _Forked(order["id"], self, loop.create_future(), loop.create_future())
-        frames = Frames()
-
-        def result(data: bytes) -> None:
-            for message in frames.feed(data):
-                if not child.result.done():
-                    child.result.set_result(message)
-
-        child.pipes = [Pipe(result), Pipe(write)]
+        child.pipes = [Pipe(results(child.result, mark)), Pipe(write)]
         self._children[child.id] = child
         self.send(dict(order), *child.pipes)
         return child

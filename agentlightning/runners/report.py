@@ -44,9 +44,11 @@ def resolve(
     emitted: Sequence[Reward] = (),
     graded: float | Failure | None = None,
     failure_reward: Mapping[ScorableReason, float] | None = None,
+    marked: Sequence[str] = (),
     now: float = 0.0,
 ) -> AttemptResult:
-    """The result of an attempt. ``emitted`` are the rewards it emitted, in order; ``graded`` what the grader said, None where none was asked.
+    """The result of an attempt. ``emitted`` are the rewards it emitted, in order; ``graded`` what the grader said, None where none was asked;
+    ``marked`` the agents that it marked as trainable, which hold also where it failed: a failure that is scored trains no others than a success.
 
     A returned number is final; else the grader's; else the last emitted ``reward``; else the attempt fails as ``empty``.
     """
@@ -60,11 +62,12 @@ def resolve(
         scored: Mapping[Reason, float] = {**failure_reward} if failure_reward else {}
         value = scored.get(decided.reason)
         if value is None:
-            return AttemptResult(Status.FAILED, failure=decided, output=output)
+            return AttemptResult(Status.FAILED, failure=decided, output=output, marked=tuple(marked))
         given = reward(value, "failure_reward", str(decided.reason))
-        return AttemptResult(Status.FAILED, reward=value, failure=decided, output=output, rewards=(given,))
+        return AttemptResult(Status.FAILED, reward=value, failure=decided, output=output, rewards=(given,), marked=tuple(marked))
     value, source = decided
-    return AttemptResult(Status.SUCCEEDED, reward=value, output=output, rewards=() if source == "emit" else (reward(value, source),))
+    rewards = () if source == "emit" else (reward(value, source),)
+    return AttemptResult(Status.SUCCEEDED, reward=value, output=output, rewards=rewards, marked=tuple(marked))
 
 
 def needs_grader(ran: Ran, rollout: Rollout, usage: AttemptUsage) -> bool:
@@ -78,6 +81,8 @@ def _decide(
     if isinstance(ran, Failure):
         if usage.incomplete:  # before all else: such an attempt may never be trained, and a failure can be scored
             return _incomplete(usage, ran.traceback)
+        if (failure := _external_failure(ran, usage)) is not None:
+            return failure
         if ran.reason is Reason.AGENT_ERROR and usage.context_length_errors:
             return Failure(Reason.CONTEXT_LENGTH, f"a prompt did not fit the model's context, and then: {ran.message}", ran.traceback)
         return ran
@@ -98,6 +103,16 @@ def _decide(
     return Failure(Reason.EMPTY, "the agent returned no reward, emitted none, and no grader is set")
 
 
+def _external_failure(ran: Failure, usage: AttemptUsage) -> Failure | None:
+    """An agent that an external model left without an answer failed through no fault of the policy's."""
+    if ran.reason not in (Reason.AGENT_ERROR, Reason.TIMEOUT):
+        return None
+    trouble = usage.trouble
+    if trouble is None and ran.reason is Reason.TIMEOUT:
+        trouble = next((f"external model {name!r} had not answered" for name, use in usage.external.items() if use.left), None)
+    return None if trouble is None else Failure(Reason.EXTERNAL, f"{trouble}; and then: {ran.message}", ran.traceback)
+
+
 def _endpoint_failure(rollout: Rollout, usage: AttemptUsage) -> Failure | None:
     """In training an attempt whose agent got no reply from the endpoint has nothing to train."""
     if usage.incomplete:
@@ -113,6 +128,12 @@ def _endpoint_failure(rollout: Rollout, usage: AttemptUsage) -> Failure | None:
     if usage.unserved:
         answer = next(iter(usage.unserved.values()))
         return Failure(Reason.EMPTY, f"no call was served: the agent asked for {', '.join(usage.unserved)}, and was told: {answer}")
+    if usage.external:
+        names = ", ".join(usage.external)
+        return Failure(
+            Reason.EMPTY,
+            f"no call was to the model that is trained: all were to external models ({names}), which are recorded and never trained",
+        )
     return Failure(
         Reason.EMPTY, "no call reached the endpoint: is the client built with llm.endpoint as its base URL? `agl dev` looks for the cause"
     )

@@ -12,12 +12,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from agentlightning.runners.job import ENDPOINT_VARIABLES
-from agentlightning.runners.process import Child, Pipe
-from agentlightning.runners.wire import HEADER, Frames, frame, write_all
+from agentlightning.runners.job import Mark, inherited_environment
+from agentlightning.runners.process import Child, Pipe, ignore, results
+from agentlightning.runners.wire import HEADER, frame, write_all
 from agentlightning.types import Json
 
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from agentlightning.runners.spawn import main; main(int(sys.argv[1]))"
@@ -44,30 +44,25 @@ class _Spawned:
 
 
 class Spawn:
-    """Starts a Python process per order."""
+    """Starts a Python process per order. ``keys`` are kept out of its environment."""
+
+    def __init__(self, keys: Collection[str] = ()) -> None:
+        self._keys = tuple(keys)
 
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
 
-    async def launch(self, order: Mapping[str, Json], write: Callable[[bytes], None]) -> Child:
+    async def launch(self, order: Mapping[str, Json], write: Callable[[bytes], None], mark: Mark = ignore) -> Child:
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Json] = loop.create_future()
         exited: asyncio.Future[int | None] = loop.create_future()
-        frames = Frames()
-
-        def take(data: bytes) -> None:
-            for message in frames.feed(data):
-                if not result.done():
-                    result.set_result(message)
 
         def ended(code: int) -> None:
             if not exited.done():
                 exited.set_result(code)
 
-        pipes = (Pipe(take), Pipe(write))
-        env = {name: value for name, value in os.environ.items() if name not in ENDPOINT_VARIABLES}
-        env.setdefault("PYTHONHASHSEED", "0")
+        pipes = (Pipe(results(result, mark)), Pipe(write))
         process = subprocess.Popen(  # noqa: ASYNC220  # returns as soon as the process exists
             [sys.executable, "-c", _BOOT, str(pipes[0].write_end), json.dumps(sys.path)],
             stdin=subprocess.PIPE,
@@ -75,7 +70,7 @@ class Spawn:
             stderr=pipes[1].write_end,
             pass_fds=[pipes[0].write_end],
             start_new_session=True,
-            env=env,
+            env=inherited_environment(self._keys),
         )
         for pipe in pipes:
             pipe.close_write_end()

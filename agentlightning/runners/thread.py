@@ -20,7 +20,7 @@ from typing import Any, TextIO, TypeVar
 
 from agentlightning.agent import Agent
 from agentlightning.rewards import current_endpoint
-from agentlightning.runners.job import Job, Ran, execute
+from agentlightning.runners.job import Job, Mark, Ran, execute
 from agentlightning.runners.report import OutputLog
 from agentlightning.types import Failure, Reason
 
@@ -47,15 +47,15 @@ class ThreadIsolation:
     async def close(self) -> None:
         _redirect.leave()
 
-    async def run(self, job: Job, log: OutputLog, *, deadline: float, stop: asyncio.Event) -> Ran | None:
-        """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended."""
+    async def run(self, job: Job, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event) -> Ran | None:
+        """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended. ``mark`` may be called from any thread."""
         running = _Running()
         _redirect.streams()
 
         def call(deliver: Callable[[Ran], None]) -> None:
             current_endpoint.set(job.root_url)
             _log.set(log)
-            execute(self._agent, job, deliver, running.started)
+            execute(self._agent, job, deliver, mark, running.started)
 
         ran = await in_thread(call, name=f"agent-{job.attempt_id}", deadline=deadline, stop=stop, threads=self._left)
         if ran is None:

@@ -97,7 +97,8 @@ def finish(connection: Connection, attempt_id: str, result: Params, reward_rows:
             raise StoreError(f"a reward of attempt {row['attempt_id']} was reported with attempt {attempt_id} of rollout {rollout_id}")
     if reward_rows:
         connection.execute(insert(rewards), list(reward_rows))
-    return _set_rollout(connection, rollout_id, {"ended_at": now, **{name: value for name, value in result.items() if name != "output"}})
+    of_rollout = {name: value for name, value in result.items() if name not in ("output", "marked")}
+    return _set_rollout(connection, rollout_id, {"ended_at": now, **of_rollout})
 
 
 def retry(connection: Connection, attempt_id: str, failure: Failure, now: float) -> Rollout:

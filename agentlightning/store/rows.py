@@ -21,6 +21,7 @@ from agentlightning.types import (
     AttemptResult,
     Call,
     CallStatus,
+    External,
     Failure,
     FinishReason,
     Json,
@@ -183,6 +184,7 @@ def result_params(attempt_id: str, result: AttemptResult) -> Params:
         "status": result.status.value,
         "reward": None if result.reward is None else finite(result.reward, f"the reward of attempt {attempt_id}"),
         "output": None if result.output is None else dump(result.output, f"the output of attempt {attempt_id}"),
+        "marked": dump(result.marked, f"the agents marked by attempt {attempt_id}") if result.marked else None,
         **failure_params(result.failure),
     }
 
@@ -210,6 +212,7 @@ def call_params(call: Call) -> Params:
         "received_at": call.received_at,
         "first_token_s": call.first_token_s,
         "total_s": call.total_s,
+        "external": None if call.external is None else dump(call.external, f"what went to and came from an external model {what}"),
     }
 
 
@@ -299,6 +302,7 @@ def to_attempt(row: RowMapping) -> Attempt:
         ended_at=row["ended_at"],
         failure=_failure(row),
         output=None if row["output"] is None else orjson.loads(row["output"]),
+        marked=() if row["marked"] is None else tuple(orjson.loads(row["marked"])),
     )
 
 
@@ -324,6 +328,7 @@ def to_call(row: RowMapping) -> Call:
         received_at=row["received_at"],
         first_token_s=row["first_token_s"],
         total_s=row["total_s"],
+        external=None if row["external"] is None else External(**orjson.loads(row["external"])),
     )
 
 
@@ -358,7 +363,7 @@ def to_reward(row: RowMapping) -> Reward:
 def _sample(value: Mapping[str, Any]) -> SampleRecord:
     message = dict(value["message"])
     message["tool_calls"] = tuple(ToolCall(**call) for call in message["tool_calls"])
-    return SampleRecord(value["node"], FinishReason(value["finish"]), Message(**message))
+    return SampleRecord(value["node"], FinishReason(value["finish"]), Message(**message), value["malformed"])
 
 
 def _sampling(value: Mapping[str, Any]) -> SamplingParams:

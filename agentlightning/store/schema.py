@@ -111,6 +111,8 @@ attempts = Table(
     Column("ended_by", Text),
     *_failure(),
     Column("output", Text),
+    # A JSON list of agents' names; NULL where the attempt marked none.
+    Column("marked", Text),
     UniqueConstraint("rollout_id", "number"),
 )
 
@@ -145,6 +147,8 @@ calls = Table(
     Column("received_at", Float, nullable=False),
     Column("first_token_s", Float),
     Column("total_s", Float),
+    # A types.External as JSON; NULL for a call to a policy.
+    Column("external", Text),
     UniqueConstraint("attempt_id", "index"),
 )
 

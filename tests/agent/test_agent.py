@@ -1,5 +1,9 @@
 import asyncio
+import copy
+import dataclasses
 import functools
+import json
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -150,6 +154,52 @@ def test_a_class_need_not_call_its_base():
     assert call(Mine(7)) == 7
 
 
+class Writes(LitAgent):
+    def __init__(self):
+        super().__init__(trained_agents="writer|editor")
+
+    def rollout(self, task): ...
+
+
+class Declares(LitAgent):
+    trained_agents = "writer|editor"
+
+    def rollout(self, task): ...
+
+
+@rollout
+def attributed(task): ...
+
+
+attributed.trained_agents = "writer|editor"
+
+
+@pytest.mark.parametrize("agent", [Writes(), Declares(), attributed])
+def test_an_agent_says_itself_which_agents_of_its_program_are_trained(agent):
+    assert as_agent(agent).load().trained_agents == "writer|editor"
+
+
+def test_an_agent_that_says_nothing_leaves_the_choice_to_the_run():
+    assert as_agent(rollout(lambda task: 1)).load().trained_agents is None
+    assert as_agent(lambda task: 1).load().trained_agents is None
+
+
+def marking(marks):
+    view = handed().rollout
+    view.marks_go_to(marks.append)
+    return view
+
+
+def test_a_mark_goes_to_the_runner_and_is_no_part_of_what_the_view_shows():
+    marks = []
+    view = marking(marks)
+    view.mark_agent_as_trainable(" planner ")
+    assert marks == ["planner"]
+    assert view == handed().rollout and repr(view) == repr(handed().rollout)
+    assert pickle.loads(pickle.dumps(view)) == view and copy.deepcopy(view) == view
+    assert json.loads(json.dumps(dataclasses.asdict(view)))["rollout_id"] == "r1"
+
+
 # --------------------------------------------------------------------------- what is refused
 
 
@@ -161,8 +211,8 @@ class Hooked(LitAgent):
     def on_rollout_end(self, *args): ...
 
 
-class Some(LitAgent):
-    trained_agents = "writer"
+class Unreadable(LitAgent):
+    trained_agents = "writer("
 
     def rollout(self, task): ...
 
@@ -185,7 +235,7 @@ async def yields_async(task):
         (Empty, r"is a class: pass an instance of it, such as agent = Empty\(\)"),
         (dict, r"is a class: pass a function"),
         (Hooked(), "defines on_rollout_end, which this version never calls"),
-        (Some(), "sets trained_agents"),
+        (Unreadable(), r"agent 'Unreadable': trained_agents='writer\(' is no regular expression"),
         (lambda: 1, "takes no task"),
         (lambda *, task: 1, "takes no task"),
         (
@@ -215,13 +265,20 @@ def test_an_agent_that_cannot_be_called_is_refused_in_one_line(agent, says):
     [
         (lambda: rollout(tokenizer=LLM(name="x", tokenizer_only=True)), r"@rollout\(tokenizer="),
         (lambda: rollout(model=LLM(name="x", tokenizer_only=True)), r"tokenizer_only"),
-        (lambda: LitAgent(trained_agents="writer"), r"trained_agents='writer'"),
         (lambda: llm_rollout(lambda task: 1), r"@llm_rollout needs a parameter named 'llm'"),
         (lambda: prompt_rollout(lambda task, llm: 1), r"@prompt_rollout needs a parameter named 'prompt_template'"),
-        (lambda: handed().rollout.mark_agent_as_trainable("a"), "mark_agent_as_trainable"),
+        (lambda: LitAgent(trained_agents="a["), r"LitAgent: trained_agents='a\[' is no regular expression"),
+        (lambda: LitAgent(trained_agents=["a"]), r"trained_agents=\['a'\] is no text"),
+        (lambda: LitAgent(trained_agents=""), r"trained_agents='' is no text"),
+        (lambda: handed().rollout.mark_agent_as_trainable("a"), r"mark_agent_as_trainable\('a'\) was called outside any attempt"),
+        (lambda: marking([]).mark_agent_as_trainable(" "), r"mark_agent_as_trainable\(' '\): expected the name"),
+        (lambda: marking([]).mark_agent_as_trainable(None), r"mark_agent_as_trainable\(None\)"),
+        (lambda: marking([]).mark_agent_as_trainable("two\nlines"), "one line of text"),
+        (lambda: marking([]).mark_agent_as_trainable("\ud800"), "one line of text"),
+        (lambda: marking([]).mark_agent_as_trainable("x" * 201), "one line of text"),
     ],
 )
-def test_what_has_no_part_behind_it_is_refused_by_name(make, says):
+def test_what_cannot_be_honoured_is_refused_by_name(make, says):
     with pytest.raises(ConfigError, match=says):
         make()
 

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from agentlightning.errors import ConfigError, MissingExtra
-from agentlightning.resources import LLM, NamedResources, PromptTemplate, ProxyLLM
+from agentlightning.resources import LLM, ExternalLLM, NamedResources, PromptTemplate, ProxyLLM
 
 
 def test_a_name_is_another_spelling_of_the_model():
@@ -56,7 +56,7 @@ def test_jinja_that_is_not_installed_is_one_line_to_install_it(monkeypatch):
         PromptTemplate("{{ x }}", engine="jinja").format(x=1)
 
 
-def test_resources_are_recorded_without_their_keys():
+def test_resources_are_recorded_without_keys_and_endpoints():
     resources = NamedResources(
         main_llm=LLM(model="m", sampling_parameters={"temperature": 0.5}),
         judge=LLM(endpoint="http://x/v1", model="j", api_key="secret"),
@@ -65,16 +65,17 @@ def test_resources_are_recorded_without_their_keys():
         options={"policy_free": True},
     )
     recorded = resources.to_json()
-    assert "secret" not in repr(recorded) and "secret" not in repr(resources)
+    assert "secret" not in repr(recorded) and "http://x" not in repr(recorded) and "secret" not in repr(resources)
     again = NamedResources.from_json(recorded)
     assert again["main_llm"] == resources["main_llm"] and again["prompt"] == resources["prompt"]
     assert again["limit"] == 3 and again["options"] == {"policy_free": True}
-    assert again["judge"].endpoint == "http://x/v1" and again["judge"].api_key is None
+    assert again["judge"] == ExternalLLM(model="j") and again.to_json() == recorded
+    assert resources.missing(again) == [] and NamedResources(limit=3).missing(again) == ["judge"]
 
 
 def test_a_recorded_template_replaces_the_given_one_and_models_keep_their_keys():
     given = NamedResources(judge=LLM(endpoint="http://x", api_key="k"), prompt=PromptTemplate("old"), a=1)
-    merged = given.merged(NamedResources.from_json({"prompt": {"template": "new"}, "judge": {"endpoint": "http://x"}, "b": 2}))
+    merged = given.merged(NamedResources.from_json({"prompt": {"template": "new"}, "judge": {"external": True}, "b": 2}))
     assert merged["prompt"].template == "new" and merged["judge"].api_key == "k" and (merged["a"], merged["b"]) == (1, 2)
 
 

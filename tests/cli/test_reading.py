@@ -13,7 +13,9 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from agentlightning.cli.app import app
+from agentlightning.show import RunView, render_run
 from agentlightning.show_trace import load_decoder, shorten
+from agentlightning.types import RunRecord, RunStatus
 from tests.cli.conftest import RUN_ID, Agl
 
 
@@ -70,6 +72,14 @@ def test_a_run_shows_its_steps_outcomes_and_a_ledger_that_adds_up(recorded: Path
     assert [step["step"] for step in run["history"]] == [1, 2]
     assert run["validations"][0]["mean"] == 0.25 and run["validations"][0]["scored"] == 4
     assert run["rollouts"]["train"] == {"succeeded": 4, "failed: agent_error": 2}
+
+
+def test_a_run_says_which_agents_it_trains() -> None:
+    config = {"config": {"trained_agents": "planner|critic"}, "mode": "train"}
+    record = RunRecord("r", "r", "/runs/r", RunStatus.FINISHED, config, 0.0, 1.0)
+    out = io.StringIO()
+    Console(file=out, width=100, color_system=None).print(render_run(RunView(record, ())))
+    assert "trained agents  planner|critic" in out.getvalue()
 
 
 def test_a_steps_rollouts_are_listed_with_reward_advantage_and_failure(recorded: Path) -> None:

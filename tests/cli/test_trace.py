@@ -24,12 +24,23 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from agentlightning.cli.app import app
+from agentlightning.cli.reading import last_rollout
 from agentlightning.errors import ConfigError, MissingExtra
 from agentlightning.ledger import Ledger
 from agentlightning.picture import FONT, SMALL, Picture, Rect, Words, to_png, to_svg, write_picture
 from agentlightning.run import AttemptTrace
 from agentlightning.show import RunView, read_run
-from agentlightning.show_trace import Credit, NodeFacts, RolloutView, attempt_of, node_facts, read_rollout, render_tree, tree_json
+from agentlightning.show_trace import (
+    Credit,
+    NodeFacts,
+    RolloutView,
+    attempt_of,
+    node_facts,
+    read_rollout,
+    render_tree,
+    rollout_json,
+    tree_json,
+)
 from agentlightning.show_tree import CELLS, FOLDED, GIVEN, TRAINED, UNTRAINED, Area, Box, Layout, Size, boxes, draw_tree, lay_out
 from agentlightning.store import open_store
 from agentlightning.types import (
@@ -252,7 +263,48 @@ def test_what_cannot_be_shown_is_refused_in_one_line(recorded: Path, tmp_path: P
     assert "no rollout 'train1-0-9'" in refused("train1-0-9")
     assert "tree.pdf: a picture is written as .svg or .png" in refused("train1-0-0", "--out", "tree.pdf")
     (tmp_path / "file").write_text("")
-    assert "cannot be written" in refused("train1-0-0", "--out", tmp_path / "file" / "tree.svg")
+    for below in ("tree.svg", "deep/tree.svg"):
+        said = refused("train1-0-0", "--out", tmp_path / "file" / below)
+        assert (
+            said == f"agl: {tmp_path / 'file' / below} cannot be written: {tmp_path / 'file'} is a file, not a folder; name another file\n"
+        )
+    (tmp_path / "tree.svg").mkdir()
+    assert "tree.svg cannot be written: Is a directory" in refused("train1-0-0", "--out", tmp_path / "tree.svg")
+
+
+@pytest.mark.parametrize("named", [(), ("calc",)])
+def test_without_a_rollout_it_is_the_one_that_ended_last(recorded: Path, named: tuple[str, ...]) -> None:
+    run = json.loads(invoke("show", "calc", "--step", "0", "--json", "--output-dir", recorded).stdout)
+    last = max(run, key=lambda rollout: rollout["ended_at"])["id"]
+    assert last == f"{RUN_ID}-val0-3-0"
+    assert json.loads(invoke("trace", *named, "--json", "--output-dir", recorded).stdout)["id"] == last
+    assert last in invoke("trace", *named, "--output-dir", recorded).stdout
+
+
+def test_marked_agents_are_named_and_the_samples_of_others_are_shown_as_masked() -> None:
+    calls = [replace(call("a", i, "continued", 2 * i, [2 * i + 1]), agent=agent) for i, agent in enumerate(("planner", "critic"))]
+    view = made_up(chain(4), calls)
+    trace = replace(view.attempts[0], attempt=replace(view.attempts[0].attempt, marked=("critic",)))
+    step = StepRecord("r", 1, 1, (view.rollout.id,), {"step": 1, "advantages": {view.rollout.id: 0.5}}, Ledger().to_json())
+    view = replace(view, run=replace(view.run, steps=(step,)), attempts=[trace])
+    out = io.StringIO()
+    Console(file=out, width=160, color_system=None).print(render_tree(view, trace))
+    lines = node_lines(out.getvalue())
+    assert "marked as trainable: critic" in out.getvalue()
+    assert "planner" in lines[1] and "masked: other agent" in lines[1] and "critic" in lines[3] and "weight +0.500" in lines[3]
+    assert tree_json(view, trace)["attempt"]["marked"] == ["critic"] == rollout_json(view)["attempts"][0]["marked"]
+
+
+def test_while_no_rollout_has_ended_it_is_the_one_that_was_started_last() -> None:
+    def one(number: int, **more: Any) -> Rollout:
+        return Rollout(f"r-{number}", "r", {}, Mode.TRAIN, 1, "g", number, 0, 1, **more)
+
+    record = RunRecord("r", "r", "/runs/r", RunStatus.RUNNING, {}, 0.0)
+    started = [one(0, attempt_id="a", started_at=2.0), one(1, attempt_id="b", started_at=3.0), one(2)]
+    assert last_rollout(RunView(record, (), started)).id == "r-1"
+    assert last_rollout(RunView(record, (), [*started, one(3, attempt_id="c", started_at=1.0, ended_at=1.5)])).id == "r-3"
+    with pytest.raises(ConfigError, match="run r has no rollout that was begun"):
+        last_rollout(RunView(record, (), [one(2)]))
 
 
 async def test_a_rollout_that_never_ran_has_no_tree(tmp_path: Path) -> None:

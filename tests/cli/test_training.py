@@ -178,8 +178,8 @@ def test_resume_takes_a_run_or_none() -> None:
 def test_a_chat_streams_replies_forgets_on_reset_and_ends_on_quit(letters_model: Path) -> None:
     chat = ("chat", "--model", str(letters_model), "--temperature", "0", "--max-tokens", "6")
     ran = invoke(*chat, stdin="a\n/what\na\n/reset\na\n/quit\nb\n")
-    first, refused, _, third = ran.stdout.splitlines()
-    assert first == third, "after /reset the conversation begins anew"
+    first, refused, _, reset, third = ran.stdout.splitlines()
+    assert first == third and reset == "the conversation begins anew", "also where the lines come from a pipe"
     assert refused.startswith("/what is no command")
 
 

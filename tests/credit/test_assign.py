@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from array import array
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentlightning.credit import assign
+from agentlightning.credit import Chosen, assign, together
 from agentlightning.types import Call, CallStatus, FinishReason, Kept, Message, Node, SampleRecord, SamplingParams
 
 
@@ -124,3 +125,43 @@ def test_only_the_chosen_agents_samples_are_trained_and_the_others_are_counted()
     assert (both.trained, both.masked) == (6, {})
     nobody = assign("r", TWO_TURNS, TWO_CALLS, 1.0, unit=0, trained_agents="planner")
     assert (nobody.trained, nobody.masked) == (0, {"other_agent": 6})
+
+
+def test_a_mark_trains_an_agent_besides_those_that_the_run_chose_and_leaves_out_the_others():
+    calls = [replace(TWO_CALLS[0], agent="planner"), replace(TWO_CALLS[1], agent="critic")]
+
+    def trained(**chosen: Any) -> tuple[int, dict[str, int]]:
+        credited = assign("r", TWO_TURNS, calls, 1.0, unit=0, **chosen)
+        return credited.trained, dict(credited.masked)
+
+    assert trained(marked=["critic"]) == (2, {"other_agent": 4})
+    assert trained(marked=["critic"], trained_agents="plan.*") == (6, {})
+    assert trained(marked=["nobody"]) == (0, {"other_agent": 6})
+    assert trained(marked=["crit.*"]) == (0, {"other_agent": 6}), "a mark is a name, not a pattern"
+    assert trained(marked=[]) == trained() == (6, {})
+
+
+def test_a_name_may_be_chosen_as_it_is_also_where_it_reads_as_another_pattern():
+    assert Chosen("planner (v2)").trains("planner (v2)") and Chosen("planner (v2)").trains("planner v2")
+    assert not Chosen("planner").trains("planner 2") and not Chosen("planner").trains(None)
+    assert Chosen().trains(None) and Chosen().everyone and not Chosen(marked=("a",)).everyone
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "c"]), min_size=2, max_size=2),
+    st.none() | st.sampled_from(["a", "b|c", "x"]),
+    st.lists(st.sampled_from(["a", "b", "x"]), max_size=2),
+)
+def test_the_ledger_adds_up_whichever_agents_are_chosen(agents: list[str], pattern: str | None, marked: list[str]):
+    """Invariant 3."""
+    calls = [replace(one, agent=agent) for one, agent in zip(TWO_CALLS, agents, strict=True)]
+    credited = assign("r", TWO_TURNS, calls, 1.0, unit=0, trained_agents=pattern, marked=marked)
+    chosen = Chosen(pattern, tuple(marked))
+    assert credited.sampled == 6 == credited.trained + sum(credited.masked.values())
+    assert credited.trained == sum(tokens for tokens, agent in zip((4, 2), agents, strict=True) if chosen.trains(agent))
+
+
+def test_what_several_attempts_chose_is_said_once():
+    chosen = together([Chosen("w.*", ("a",)), Chosen("w.*", ("b", "a")), Chosen("w.*")])
+    assert chosen == Chosen("w.*", ("a", "b")) and str(chosen) == "trained_agents='w.*' and marked: a, b"
+    assert str(together([])) == "all agents"

@@ -13,6 +13,8 @@ from typing import Any
 
 from openai import OpenAI
 
+from agentlightning import LitAgent
+
 _CLIENT = OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0)
 
 
@@ -72,6 +74,29 @@ def two_agents(task: dict[str, str], llm: Any) -> float:
     reward = graded(task, llm)
     ask(llm, task["letter"], extra_headers={"X-Agent-Name": "listener"})
     return reward
+
+
+def marks_listener(task: dict[str, str], llm: Any, rollout: Any) -> float:
+    """The same program, which says itself, after the calls, who is to be trained."""
+    reward = two_agents(task, llm)
+    rollout.mark_agent_as_trainable("listener")
+    return reward
+
+
+def marks_nobody(task: dict[str, str], llm: Any, rollout: Any) -> float:
+    rollout.mark_agent_as_trainable("lisener")
+    return two_agents(task, llm)
+
+
+class Listens(LitAgent):
+    def __init__(self) -> None:
+        super().__init__(trained_agents="listen.*")
+
+    def rollout(self, task: dict[str, str], llm: Any) -> float:
+        return two_agents(task, llm)
+
+
+listens = Listens()
 
 
 def raises(task: dict[str, str], llm: Any) -> float:

@@ -14,6 +14,7 @@ from openai import AsyncOpenAI
 from agentlightning.config import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.gateway import AgentEndpoint, AttemptUsage, Gateway, Policy
 from agentlightning.gateway.session import Session
+from agentlightning.resources import LLM
 from agentlightning.store import open_store
 from agentlightning.store.base import Store
 from agentlightning.templates.base import Template
@@ -123,6 +124,7 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
         wrap: Callable[[Store], Store] = lambda store: store,
         deterministic: bool = False,
         policies: dict[str, Policy] | None = None,
+        external: dict[str, LLM] | None = None,
         **engine: Any,
     ) -> House:
         template = template or GlassTemplate()
@@ -133,6 +135,7 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
             policies or {"main": Policy("main", scripted, template)},
             config or GatewayConfig(orphan_grace=60, drain=10),
             deterministic=deterministic,
+            external=external or {},
         )
         await gateway.start()
         houses.append(House(used, scripted, template, gateway))

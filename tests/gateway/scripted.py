@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agentlightning.engines.base import OnTokens, Sample, SampleRequest
-from agentlightning.errors import ContextLengthError, EngineError
-from agentlightning.templates.base import ParsedDelta, Rendering, SampledTurn, Template
+from agentlightning.errors import ContextLengthError, EngineError, TemplateError
+from agentlightning.templates.base import Parsed, ParsedDelta, Rendering, SampledTurn, Template
 from agentlightning.types import FinishReason, Message, Segment, Tool, ToolCall
 
 Say = str | Exception
@@ -164,6 +164,9 @@ class GlassTemplate:
         ids.extend(b + 3 for b in text[position:].encode("utf-8", "surrogatepass"))
         return ids
 
+    def encode_all(self, texts: Sequence[tuple[str, bool]]) -> list[array[int] | TemplateError]:
+        return [self.encode(text, start=start) for text, start in texts]
+
     def decode(self, token_ids: Sequence[int]) -> str:
         names = {1: START.encode(), 2: END.encode()}
         return b"".join(names.get(i) or bytes([i - 3] if 3 <= i < 259 else []) for i in token_ids).decode("utf-8", "replace")
@@ -189,17 +192,29 @@ class GlassTemplate:
         content = _CALL.sub(take, text)
         return Message("assistant", content, tuple(calls), None, None, thought[1] if thought else None)
 
-    def stream(self, tools: Sequence[Tool], stop: Sequence[str] = ()) -> GlassParser:
-        return GlassParser(self, tools)
+    def read(
+        self, token_ids: Sequence[int], tools: Sequence[Tool], finish: FinishReason, stop_string: str | None = None, *, plain: bool = False
+    ) -> Parsed:
+        text = self.sampled_turn(token_ids).text.removesuffix(stop_string or "")
+        if plain:
+            return Parsed(Message("assistant", text))
+        message = self.parse(token_ids, tools, finish, stop_string)
+        thought = _THINK.search(text)
+        return Parsed(message, message.content.count("<tool_call>"), len(self.encode(thought[0], start=False)) if thought else 0)
+
+    def stream(self, tools: Sequence[Tool], stop: Sequence[str] = (), *, plain: bool = False) -> GlassParser:
+        return GlassParser(self, tools, plain)
 
 
 class GlassParser:
     """Holds text back from the first `<` on and while a character is not whole."""
 
-    def __init__(self, template: GlassTemplate, tools: Sequence[Tool]) -> None:
-        self._template, self._tools = template, tools
+    def __init__(self, template: GlassTemplate, tools: Sequence[Tool], plain: bool) -> None:
+        self._template, self._tools, self._plain = template, tools, plain
         self._ids = array("i")
         self._shown = 0
+        self.malformed = 0
+        self.thought_tokens = 0
 
     def feed(self, token_ids: array[int]) -> ParsedDelta:
         self._ids.extend(token_ids)
@@ -208,7 +223,8 @@ class GlassParser:
         return ParsedDelta(text[shown:])
 
     def finish(self, finish: FinishReason, stop_string: str | None = None) -> ParsedDelta:
-        message = self._template.parse(self._ids, self._tools, finish, stop_string)
+        parsed = self._template.read(self._ids, self._tools, finish, stop_string, plain=self._plain)
+        message, self.malformed, self.thought_tokens = parsed.message, parsed.malformed, parsed.thought_tokens
         return ParsedDelta(message.content[self._shown :], message.reasoning or "", message.tool_calls)
 
 

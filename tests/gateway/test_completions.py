@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from agentlightning.engines.base import Sample
 from agentlightning.errors import EngineError
-from agentlightning.gateway.prompts import PlainText, Prefix, Prefixes, PromptError
+from agentlightning.gateway.prompts import Prefix, Prefixes, PromptError
 from agentlightning.gateway.tree import Leaf, Plan, TraceTree
 from agentlightning.templates import Template, load_template
 from agentlightning.types import CallStatus, FinishReason, Message, Segment
@@ -446,12 +446,11 @@ def test_a_template_that_changes_texts_is_told_apart() -> None:
         TraceTree().plan_prompt("q", "main", Loud())
 
 
-def test_the_stream_holds_back_what_a_stop_string_may_cut() -> None:
-    template = GlassTemplate()
+def test_the_stream_holds_back_what_a_stop_string_may_cut(real: Template) -> None:
     for text, stop in (("one, two", "two"), ("aab", "ab"), ("xay", "abc"), ("é漢", "z")):
-        parser = PlainText(template, ("never", stop))
+        parser = real.stream((), ("never", stop), plain=True)
         shown = ""
-        for token in template.encode(text, start=False):
+        for token in real.encode(text, start=False):
             shown += parser.feed(array("i", [token])).content
             assert text.split(stop)[0].startswith(shown)
         shown += parser.finish(FinishReason.STOP, stop if stop in text else None).content

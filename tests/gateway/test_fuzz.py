@@ -31,7 +31,7 @@ from agentlightning.errors import TemplateError
 from agentlightning.gateway.past import AttemptPast
 from agentlightning.gateway.server import _parse
 from agentlightning.gateway.tree import TraceTree
-from agentlightning.gateway.wires import WIRES, find_wire
+from agentlightning.gateway.wires import WIRES, find_wire, read_request
 from agentlightning.gateway.wires.base import CallError, Choice, Look, Reply, Wire, WireRequest
 from agentlightning.templates.base import ParsedDelta, Template
 from agentlightning.types import FinishReason, Message, ToolCall
@@ -143,7 +143,7 @@ def test_any_body_is_a_request_or_a_refusal(wire: Wire, data: st.DataObject) -> 
             json.loads(use.answer(_parse(body), past))
             return
         try:
-            request = wire.request(seed.target, _parse(body), past)
+            request = read_request(wire, seed.target, _parse(body), body, past)
         except (RecursionError, orjson.JSONEncodeError):
             return  # the server says that it is nested too deeply
     except CallError as error:
@@ -289,7 +289,7 @@ def control_tokens_of(wire: Wire, seed: Seed, body: Any, family: str) -> list[in
     """Those of the prompt that a body asks for, None where it asks for none."""
     template = template_of(family)
     try:
-        ids = prompt_of(wire.request(seed.target, _parse(encoded(body)), AttemptPast()), template)
+        ids = prompt_of(read_request(wire, seed.target, _parse(encoded(body)), encoded(body), AttemptPast()), template)
     except (CallError, TemplateError):
         return None
     control = set(control_of(template).values())

@@ -23,6 +23,7 @@ from pydantic import TypeAdapter
 from agentlightning.config import GatewayConfig, SamplingConfig
 from agentlightning.gateway.tree import canonical_arguments
 from agentlightning.gateway.wires.carried import as_object, sealed
+from agentlightning.gateway.wires.fields import exactly
 from agentlightning.gateway.wires.messages_request import read_request
 from agentlightning.templates import load_template
 from agentlightning.types import CallStatus
@@ -431,7 +432,7 @@ JSON = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(JSON.map(json.dumps) | st.text(max_size=12) | JSON.map(lambda value: json.dumps(value)[:-1]))
 def test_any_arguments_come_back_as_what_they_were(arguments: str) -> None:
-    given = json.loads(as_object(arguments))
+    given = exactly(as_object(arguments).encode())
     assert isinstance(given, dict)
     history = [Q, {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": given}]}, Q]
     [call] = read_request({"messages": history}, counted=True).messages[1].tool_calls

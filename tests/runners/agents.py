@@ -277,6 +277,90 @@ def from_import_time(task: Any) -> float:
     return float(ask(AT_IMPORT or "") == "ok")
 
 
+# --------------------------------------------------------------------------- marks
+
+
+def ask_as(agent: str, llm: Any) -> str:
+    return ask(f"{llm.endpoint.removesuffix('/v1')}/agent/{agent}/v1")
+
+
+def marks(task: Any, llm: Any, rollout: Any) -> float:
+    """One agent is marked before its call, one after it, the same one twice, and one from a thread."""
+    rollout.mark_agent_as_trainable("planner")
+    for agent in ("planner", "critic", "writer"):
+        ask_as(agent, llm)
+    rollout.mark_agent_as_trainable("critic")
+    rollout.mark_agent_as_trainable("planner")
+    thread = threading.Thread(target=rollout.mark_agent_as_trainable, args=("editor",))
+    thread.start()
+    thread.join()
+    return 1.0
+
+
+async def marks_async(task: Any, llm: Any, rollout: Any) -> float:
+    rollout.mark_agent_as_trainable("planner")
+    return float(ask_as("planner", llm) == "ok")
+
+
+def marks_and_fails(task: Any, llm: Any, rollout: Any) -> float:
+    rollout.mark_agent_as_trainable("planner")
+    ask_as("planner", llm)
+    if task["how"] == "hangs":
+        time.sleep(60)
+    if task["how"] == "dies":
+        os._exit(3)
+    raise ValueError("no plan")
+
+
+def marks_too_late(task: Any, llm: Any, rollout: Any) -> float:
+    """What it leaves running marks an agent when the attempt has ended; what came of that is printed when the next attempt asks."""
+    ask_as("planner", llm)
+    threading.Thread(target=_mark_later, args=(rollout,), daemon=True).start()
+    return 1.0
+
+
+late: list[str] = []
+
+
+def _mark_later(rollout: Any) -> None:
+    time.sleep(0.3)
+    try:
+        rollout.mark_agent_as_trainable("planner")
+    except Exception as error:
+        late.append(str(error))
+
+
+def marks_in_forked_process(task: Any, llm: Any, rollout: Any) -> Any:
+    ask_as("planner", llm)
+    queue: Any = multiprocessing.get_context("fork").Queue()
+    process = multiprocessing.get_context("fork").Process(target=_mark_there, args=(rollout, queue))
+    process.start()
+    said = queue.get(timeout=20)
+    process.join()
+    return said
+
+
+def _mark_there(rollout: Any, queue: Any) -> None:
+    try:
+        rollout.mark_agent_as_trainable("planner")
+        queue.put("marked")
+    except Exception as error:
+        queue.put(str(error))
+
+
+class Chooses(LitAgent):
+    trained_agents = "planner|critic"
+
+    def rollout(self, task: Any, llm: Any) -> float:
+        return float(ask_as("planner", llm) == "ok")
+
+
+chooses = Chooses()
+
+
+# --------------------------------------------------------------------------- what it is given
+
+
 def shows_environment(task: Any) -> Any:
     ask(os.environ["OPENAI_BASE_URL"])
     return dict(os.environ)
@@ -291,7 +375,12 @@ def shows_handed(task: Any, rollout: Any, resources: Any, prompt_template: Any, 
         "mode": rollout.mode,
         "text": prompt_template.format(question="why"),
         "names": sorted(resources),
-        "judge": [resources["judge"].endpoint, resources["judge"].api_key],
+        "judge": [
+            resources["judge"].endpoint == llm.endpoint,
+            resources["judge"].api_key == llm.api_key,
+            resources["judge"].model,
+            resources["judge"].sampling_parameters,
+        ],
         "main": [resources["main_llm"].endpoint == llm.endpoint, resources["main_llm"].sampling_parameters],
         "model": llm.model,
         "value": resources["limit"],

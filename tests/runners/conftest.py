@@ -15,11 +15,11 @@ import pytest
 from agentlightning.agent import as_agent
 from agentlightning.config import EvaluationConfig, GatewayConfig, RunnerConfig, SamplingConfig
 from agentlightning.engines.base import Sample, SampleRequest
-from agentlightning.errors import ContextLengthError
+from agentlightning.errors import ContextLengthError, TemplateError
 from agentlightning.gateway import Gateway, Policy
 from agentlightning.runners import AgentProbe, AttemptReport, RunnerPool, check_agent
 from agentlightning.store import open_store
-from agentlightning.templates.base import ParsedDelta, Rendering, SampledTurn
+from agentlightning.templates.base import Parsed, ParsedDelta, Rendering, SampledTurn
 from agentlightning.types import FinishReason, Message, Mode, Rollout, RunRecord, RunStatus, Segment
 
 END = 0
@@ -43,25 +43,30 @@ class PlainTemplate:
     def encode(self, text: str, *, start: bool) -> array[int]:
         return array("i", list(text.encode()))
 
+    def encode_all(self, texts: Sequence[tuple[str, bool]]) -> list[array[int] | TemplateError]:
+        return [self.encode(text, start=start) for text, start in texts]
+
     def decode(self, token_ids: Sequence[int]) -> str:
         return bytes(token_ids).decode("utf-8", "replace")
 
     def sampled_turn(self, token_ids: Sequence[int]) -> SampledTurn:
         return SampledTurn(self.decode([t for t in token_ids if t != END]), "\0")
 
-    def parse(self, token_ids: Sequence[int], tools: Any, finish: Any, stop_string: str | None = None) -> Message:
-        return Message("assistant", self.decode([t for t in token_ids if t != END]))
+    def read(self, token_ids: Sequence[int], tools: Any, finish: Any, stop_string: str | None = None, *, plain: bool = False) -> Parsed:
+        return Parsed(Message("assistant", self.decode([t for t in token_ids if t != END])))
 
-    def stream(self, tools: Any, stop: Sequence[str] = ()) -> Any:
+    def stream(self, tools: Any, stop: Sequence[str] = (), *, plain: bool = False) -> Any:
         return _Stream(self)
 
 
 class _Stream:
+    malformed = thought_tokens = 0
+
     def __init__(self, template: PlainTemplate) -> None:
         self._template = template
 
     def feed(self, token_ids: array[int]) -> ParsedDelta:
-        return ParsedDelta(self._template.parse(token_ids, (), None).content)
+        return ParsedDelta(self._template.read(token_ids, (), None).message.content)
 
     def finish(self, finish: Any, stop_string: str | None = None) -> ParsedDelta:
         return ParsedDelta()

@@ -30,6 +30,7 @@ from agentlightning.types import (
     SampleRecord,
     SamplingParams,
     Status,
+    ToolCall,
 )
 from tests.runners import agents
 
@@ -80,6 +81,20 @@ PROBE = AgentProbe("agent", "process", frozenset(Mode), frozenset({"llm"}), froz
 def test_an_agent_that_works_has_no_findings():
     reports = [report(1, 1.0), report(2, 0.0)]
     assert find(reports, calls_of(*((item, [call(), call(1, "continued")]) for item in reports)), PROBE) == []
+
+
+def test_malformed_tool_calls_are_counted_beside_those_that_could_be_read():
+    item = report(1, 1.0)
+    broken = replace(call(), samples=(SampleRecord(1, FinishReason.STOP, Message("assistant", "<tool_call>{"), 2),))
+    whole = replace(
+        call(1, "continued"), samples=(SampleRecord(3, FinishReason.STOP, Message("assistant", "", (ToolCall("c", "f", "{}"),))),)
+    )
+    [finding] = find([item], calls_of((item, [broken, whole])), PROBE)
+    assert (finding.level, finding.title) == ("warns", "Tool calls were malformed")
+    assert finding.cause.startswith("2 of 3 tool calls") and "model.tool_format" in finding.remedy
+    traces = [SimpleNamespace(attempts=[SimpleNamespace(attempt=item.attempt, calls=[broken])])]
+    shown = str(dev_report([item], traces, as_agent(agents.plain), RunConfig()))
+    assert "call 0  chat gpt-4o  10 -> 3 tokens, stop, root, 2 malformed tool calls" in shown
 
 
 # --------------------------------------------------------------------------- no call reached the endpoint
@@ -321,8 +336,8 @@ def test_the_agents_of_a_program_are_listed_with_how_they_are_known() -> None:
     )
     text = str(whole)
     assert "2 agents make calls" in text
-    assert "  planner (known by its path): 4 calls in 1 rollout\n      You plan." in text
-    assert "  agent-0a1b2c (known by its prompt and tools): 2 calls in 1 rollout, tools search\n      You check plans." in text
+    assert "  planner (known by its path): 4 calls in 2 rollouts\n      You plan." in text
+    assert "  agent-0a1b2c (known by its prompt and tools): 2 calls in 2 rollouts, tools search\n      You check plans." in text
     assert "Tool calls are read as hermes (a guess: x)" in text
 
 
@@ -332,6 +347,41 @@ def test_a_choice_of_agents_that_no_call_is_of_blocks() -> None:
     (finding,) = find([item], made, trained_agents="planner")
     assert (finding.level, finding.cause) == ("blocks", "calls came from writer, critic") and "trained_agents='planner'" in finding.title
     assert find([item], made, trained_agents="wri.*") == []
+
+
+def marking(item, *names):
+    return replace(item, result=replace(item.result, marked=names))
+
+
+def test_marks_that_no_call_is_of_block_and_one_beside_others_is_a_warning() -> None:
+    both = [call(agent="writer"), call(1, "new", agent="critic")]
+    lost = marking(report(), "planner")
+    (finding,) = find([lost], calls_of((lost, both)))
+    assert (finding.level, finding.cause) == ("blocks", "calls came from writer, critic") and "(marked: planner)" in finding.title
+    some, found = marking(report(), "writer", "planner"), marking(report(2, 0.0), "writer")
+    (finding,) = find([some, found], calls_of((some, both), (found, both)))
+    assert (finding.level, finding.rollouts) == ("warns", (some.rollout.id,))
+    assert finding.title == "Agent 'planner' was marked as trainable and made no call"
+    assert find([found], calls_of((found, both))) == []
+
+
+def test_the_report_says_of_each_agent_whether_it_would_be_trained() -> None:
+    agents_met = {name: seen("path") for name in ("planner", "critic", "writer")}
+    first, second = marking(report(agents=agents_met), "critic"), report(2, 0.0, agents=agents_met)
+    made = (call(agent="planner"), call(1, "new", agent="critic"), call(2, "new", agent="writer"))
+    traces = [SimpleNamespace(attempts=[SimpleNamespace(attempt=item.attempt, calls=made)]) for item in (first, second)]
+
+    def said(**config) -> str:
+        return str(dev_report([first, second], traces, as_agent(agents.plain), RunConfig(**config)))
+
+    text = said(trained_agents="plan.*")
+    assert "3 agents make calls (chosen to be trained by trained_agents='plan.*' and marked: critic):" in text
+    assert "  planner (known by its path): 2 calls in 2 rollouts, trained\n" in text
+    assert "  critic (known by its path): 2 calls in 2 rollouts, trained in 1 of 2\n" in text
+    assert "  writer (known by its path): 2 calls in 2 rollouts, not trained\n" in text
+    assert "writer (known by its path): 2 calls in 2 rollouts, trained in 1 of 2" in said(), (
+        "the second rollout chose nobody: it trains all"
+    )
 
 
 def test_agents_whose_prompts_never_come_twice_are_a_note() -> None:

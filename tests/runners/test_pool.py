@@ -46,7 +46,7 @@ async def test_n_runners_attempts_run_at_once_and_no_more(world, isolation):
 
 async def test_an_agent_is_handed_what_it_asks_for_by_name(world, isolation):
     resources = NamedResources(
-        judge=LLM(endpoint="http://judge/v1", model="j", api_key="secret"),
+        judge=LLM(endpoint="http://judge/v1", model="j", api_key="secret", sampling_parameters={"top_p": 0.5}),
         main_llm=LLM(sampling_parameters={"stop": ["x"]}),
         prompt_template=PromptTemplate("old {question}"),
         limit=3,
@@ -63,7 +63,9 @@ async def test_an_agent_is_handed_what_it_asks_for_by_name(world, isolation):
     assert seen["rollout"] == rollout.id and seen["attempt"] == seen["attempt_of_grader"] == rollout.attempt_id
     assert seen["mode"] == "train" and seen["text"] == "new why" and seen["value"] == 3
     assert seen["names"] == ["judge", "limit", "main_llm", "prompt_template"]
-    assert seen["judge"] == ["http://judge/v1", "secret"]
+    assert seen["judge"] == [True, True, "judge", {"top_p": 0.5}], (
+        "the attempt's endpoint and key, and the name that the gateway knows it by"
+    )
     assert seen["main"] == [True, {"temperature": 1.0, "stop": ["x"]}] and seen["model"] == "main"
     assert seen["task"] == {"q": 1}, "an agent that changes its task changes only its own copy"
     stored = await world.store.get_attempt(rollout.attempt_id)

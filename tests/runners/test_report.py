@@ -1,8 +1,7 @@
 """The rules of ruling 8 on values, and the log."""
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,21 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from agentlightning.runners.job import Job, Returned, as_json, ran_from_json, ran_to_json, returned
+from agentlightning.gateway.usage import AttemptUsage, ExternalUsage
+from agentlightning.runners.job import KEPT_BACK, Job, Returned, as_json, inherited_environment, ran_from_json, ran_to_json, returned
 from agentlightning.runners.report import LOG_BYTES, TAIL_BYTES, OutputLog, needs_grader, resolve
 from agentlightning.types import Attempt, Failure, Mode, Reason, Reward, Rollout, Status
 
 
-@dataclass
-class Usage:
-    calls: int = 1
-    refused: int = 0
-    incomplete: int = 0
-    abandoned: int = 0
-    context_length_errors: int = 0
-    unserved: Mapping[str, str] = field(default_factory=dict)
-    last_error: str | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
+def Usage(calls: int = 1, **more: Any) -> AttemptUsage:
+    return AttemptUsage(calls, **more)
 
 
 def rollout(mode=Mode.TRAIN):
@@ -33,6 +25,8 @@ def rollout(mode=Mode.TRAIN):
 
 ATTEMPT = Attempt("r.1", "r", 1, "runner", Status.RUNNING, 0.0, 0.0)
 ERROR = Failure(Reason.AGENT_ERROR, "ValueError: x", "Traceback")
+LATE = Failure(Reason.TIMEOUT, "late")
+TROUBLE = ExternalUsage(3, failed=1, trouble="external model 'judge' is down")
 
 
 def emitted(value, name="reward", **where):
@@ -93,6 +87,13 @@ def test_a_returned_number_then_a_grader_then_the_last_emitted_reward(ran, more,
         (ERROR, Usage(2, incomplete=1, last_error="disk"), {}, Reason.INCOMPLETE, "disk"),
         (ERROR, Usage(2, refused=1, context_length_errors=1), {}, Reason.CONTEXT_LENGTH, "and then: ValueError: x"),
         (ERROR, Usage(0), {}, Reason.AGENT_ERROR, "ValueError"),
+        (ERROR, Usage(2, external={"judge": TROUBLE}), {}, Reason.EXTERNAL, "external model 'judge' is down; and then: ValueError: x"),
+        (ERROR, Usage(2, external={"judge": ExternalUsage(3, failed=1)}), {}, Reason.AGENT_ERROR, "ValueError"),
+        (ERROR, Usage(2, external={"judge": ExternalUsage(3, left=1)}), {}, Reason.AGENT_ERROR, "ValueError"),
+        (ERROR, Usage(2, incomplete=1, external={"judge": TROUBLE}), {}, Reason.INCOMPLETE, ""),
+        (LATE, Usage(2, external={"judge": TROUBLE}), {}, Reason.EXTERNAL, "is down; and then: late"),
+        (LATE, Usage(2, external={"judge": ExternalUsage(1, left=1)}), {}, Reason.EXTERNAL, "'judge' had not answered; and then: late"),
+        (Returned(1.0), Usage(0, external={"judge": ExternalUsage(3)}), {}, Reason.EMPTY, r"all were to external models (judge)"),
         (Failure(Reason.TIMEOUT, "late"), Usage(2, refused=1, context_length_errors=1), {}, Reason.TIMEOUT, "late"),
         (Returned(), Usage(), {"graded": Failure(Reason.BAD_REWARD, "the grader's reward is nan")}, Reason.BAD_REWARD, "grader"),
     ],
@@ -185,11 +186,20 @@ def test_what_came_of_an_attempt_survives_the_way_between_processes(ran):
 def test_a_job_survives_the_way_between_processes():
     import json
 
-    from agentlightning.resources import LLM, NamedResources, PromptTemplate
+    from agentlightning.resources import ExternalLLM, NamedResources, PromptTemplate
 
-    resources = NamedResources(judge=LLM(endpoint="http://x", api_key="k"), p=PromptTemplate("{q}"), n=1)
+    resources = NamedResources(judge=ExternalLLM(model="j"), p=PromptTemplate("{q}"), n=1)
     job = Job({"q": 1}, Mode.TRAIN, "r", "r.1", 1, 2, "g", 3, 4, "http://b/v1", "http://b", "key", "m", {"temperature": 1.0}, resources)
     assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
+
+
+def test_an_agents_process_inherits_no_key_of_an_external_model(monkeypatch):
+    monkeypatch.setenv("JUDGE", '{"key": "sk-0123456789abcdef"}')
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789abcdef")
+    monkeypatch.setenv("WORD", "EMPTY")
+    inherited = inherited_environment(["sk-0123456789abcdef", "EMPTY"])
+    assert inherited["JUDGE"] == KEPT_BACK and inherited["WORD"] == "EMPTY" and "OPENAI_API_KEY" not in inherited
+    assert inherited_environment()["JUDGE"] == '{"key": "sk-0123456789abcdef"}'
 
 
 # --------------------------------------------------------------------------- the log

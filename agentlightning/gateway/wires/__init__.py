@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from agentlightning.gateway.wires.base import Wire
+from collections.abc import Mapping
+from typing import cast
+
+from agentlightning.gateway.wires.base import Past, Target, Wire, WireRequest
 from agentlightning.gateway.wires.chat_completions import ChatCompletions
 from agentlightning.gateway.wires.completions import Completions
+from agentlightning.gateway.wires.fields import Rounded, exactly
 from agentlightning.gateway.wires.gemini import Gemini
 from agentlightning.gateway.wires.messages import Messages
 from agentlightning.gateway.wires.responses import Responses
 from agentlightning.gateway.wires.unserved import UNSERVED, Unserved
+from agentlightning.types import Json
 
 CHAT = ChatCompletions()
 
@@ -24,3 +29,21 @@ def find_wire(path: str) -> Wire | Unserved | None:
         if unserved.owns(path):
             return unserved
     return None
+
+
+_HISTORIES = ("messages", "contents", "input")
+_WRAPPED = ("generateContentRequest", "generate_content_request")
+
+
+def read_request(wire: Wire, target: Target, parsed: Mapping[str, Json], body: bytes, past: Past) -> WireRequest:
+    """What ``wire`` makes of a request, whose history is read again with all digits of its numbers where the usual way loses some. Raises CallError."""
+    try:
+        return wire.request(target, parsed, past)
+    except Rounded:
+        return wire.request(target, _with_history(parsed, cast("Mapping[str, Json]", exactly(body))), past)
+
+
+def _with_history(parsed: Mapping[str, Json], exact: Mapping[str, Json]) -> Mapping[str, Json]:
+    changed = {name: exact[name] for name in _HISTORIES if name in exact}
+    changed |= {name: _with_history(parsed[name], exact[name]) for name in _WRAPPED if isinstance(parsed.get(name), dict)}
+    return {**parsed, **changed}

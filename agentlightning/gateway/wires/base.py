@@ -60,9 +60,21 @@ ToolChoice = Literal["auto", "none", "required"]
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """What a reply's text has to be: JSON after ``schema``, any JSON object where that is None."""
+    """What a reply's text has to be: JSON after ``schema``, any JSON object where that is None. ``where`` and ``value`` are how it was asked for."""
 
     schema: Mapping[str, Json] | None = None
+    where: str = field(default="response_format", compare=False)
+    value: Json = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What an API calls the settings that keep a sample to a grammar, so that a refusal names the caller's own: the tool choice, the field and value that allow
+    one call at most, and the field (with the tool's place for ``{}``) that makes a tool strict."""
+
+    choice: str = "tool_choice"
+    parallel: tuple[str, Json] = ("parallel_tool_calls", False)
+    strict: str = "tools[{}].strict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +95,7 @@ class WireRequest:
     tool_names: tuple[str, ...] | None = None
     parallel_tool_calls: bool = True
     output: OutputFormat | None = None
+    called: Called = Called()
     prompt: str | array[int] | None = None
     prompt_field: str = "messages"
     echo: bool = False
@@ -106,7 +119,8 @@ class WireRequest:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One sample of a reply. ``token_texts`` (one per token) is there where the request asked for logprobs; ``stop`` is the stop string that ended it."""
+    """One sample of a reply. ``token_texts`` (one per token) is there where the request asked for logprobs; ``stop`` is the stop string that ended it,
+    ``thought_tokens`` how many of its tokens are reasoning, the tags around it among them."""
 
     message: Message
     finish: FinishReason
@@ -114,6 +128,7 @@ class Choice:
     logprobs: array[float]
     token_texts: tuple[str, ...] = ()
     stop: str | None = None
+    thought_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +142,11 @@ class Reply:
     sampled_tokens: int
     reused_tokens: int
     prompt_ids: array[int] | None = None
+
+    @property
+    def thought_tokens(self) -> int:
+        """How many of the sampled tokens are reasoning."""
+        return sum([choice.thought_tokens for choice in self.choices])
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from typing import Any, cast
 import orjson
 
 from agentlightning.gateway.wires.base import (
+    Called,
     CallError,
     Choice,
     OutputFormat,
@@ -94,6 +95,9 @@ _INSTEAD = {
 }
 
 
+_CALLED = Called(strict="tools[{}].function.strict")
+
+
 class ChatCompletions:
     """``POST chat/completions``. Satisfies `Wire`."""
 
@@ -133,6 +137,7 @@ class ChatCompletions:
             tool_names=names,
             parallel_tool_calls=body.get("parallel_tool_calls") is not False,
             output=_output(body.get("response_format")),
+            called=_CALLED,
             n=integer(body, "n", 1, MAX_SAMPLES) or 1,
             stream=boolean(body, "stream"),
             temperature=number(body, "temperature", 0.0, 100.0),
@@ -357,7 +362,8 @@ def _tool(raw: Any, where: str) -> Tool:
     if tool and kind != "function":
         raise bad(f"{where} is of type {shown(kind)}: only functions are supported", f"{where}.type", "unsupported_tool")
     function = mapping(tool.get("function"))
-    return tool_of(function.get("name"), function.get("description"), function.get("parameters"), f"{where}.function")
+    strict = function.get("strict")
+    return tool_of(function.get("name"), function.get("description"), function.get("parameters"), f"{where}.function", strict=strict)
 
 
 def _tool_choice(choice: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tuple[str, ...] | None]:
@@ -385,9 +391,9 @@ def _output(value: Json) -> OutputFormat | None:
     if value is None or kind == "text":
         return None
     if kind == "json_object":
-        return OutputFormat()
+        return OutputFormat(value=kind)
     schema = mapping(fields.get("json_schema")).get("schema")
     if kind == "json_schema" and isinstance(schema, dict):
         check_depth(schema, "response_format.json_schema.schema")
-        return OutputFormat(cast("dict[str, Json]", schema))
+        return OutputFormat(cast("dict[str, Json]", schema), value=kind)
     raise bad(f"response_format must be of type text, json_object or json_schema (with its schema), not {shown(value)}", "response_format")

@@ -5,7 +5,9 @@ Validated by hand: this runs on every call, on histories of any length.
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
@@ -117,10 +119,50 @@ def arguments_text(value: Any, where: str) -> str:
     if isinstance(value, str):
         return value
     check_depth(value, where)
-    return orjson.dumps(value).decode()
+    try:
+        encoded = orjson.dumps(value)
+    except orjson.JSONEncodeError:  # read exactly: it holds more than the parser would have given
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if _EXPONENT.search(encoded) and _rounded(value):
+        raise Rounded(where)
+    return encoded.decode()
 
 
-def tool_of(name: Any, description: Any, parameters: Any, where: str, *, schema: str = "parameters") -> Tool:
+# --------------------------------------------------------------------------- numbers as they were written
+
+
+class Rounded(CallError):
+    """An object may hold a whole number of more than 64 bits, which the parser of bodies rounds: the body has to be read `exactly`."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(400, f"{where} holds a number of more than 64 bits: send it as a string", param=where, code="number_too_large")
+
+
+class _Large(float):
+    """A number that was written as such a float."""
+
+
+_EXPONENT = re.compile(rb"[0-9]e")
+_LARGE = 2.0**63
+
+
+def exactly(body: bytes) -> Any:
+    """The JSON in a body with all digits of its whole numbers. Slower than the parser of bodies."""
+
+    def number(text: str) -> float:
+        value = float(text)
+        return _Large(value) if abs(value) >= _LARGE else value
+
+    return json.loads(body, parse_float=number)
+
+
+def _rounded(value: Any) -> bool:
+    if isinstance(value, float):
+        return type(value) is float and abs(value) >= _LARGE
+    return any(map(_rounded, _inner(value)))
+
+
+def tool_of(name: Any, description: Any, parameters: Any, where: str, *, schema: str = "parameters", strict: Any = None) -> Tool:
     """One function that the model may call. ``schema`` is what the wire calls its JSON schema."""
     if not isinstance(name, str) or not name:
         raise bad(f"{where}.name must be a string", f"{where}.name")
@@ -128,8 +170,10 @@ def tool_of(name: Any, description: Any, parameters: Any, where: str, *, schema:
         raise bad(f"{where}.description must be a string", f"{where}.description")
     if parameters is not None and not isinstance(parameters, dict):
         raise bad(f"{where}.{schema} must be a JSON schema", f"{where}.{schema}")
+    if strict is not None and not isinstance(strict, bool):
+        raise bad(f"{where}.strict must be true or false, not {shown(strict)}", f"{where}.strict")
     check_depth(parameters, f"{where}.{schema}")
-    return Tool(name, description or "", cast("dict[str, Any]", parameters or {}))
+    return Tool(name, description or "", cast("dict[str, Any]", parameters or {}), strict is True)
 
 
 def tools_of(value: Json, read: Callable[[Any, str], Tool]) -> tuple[Tool, ...]:

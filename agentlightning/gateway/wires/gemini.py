@@ -171,12 +171,14 @@ def _finished(index: int, parts: list[dict[str, Json]], choice: Choice, *, thoug
 
 
 def _usage(reply: Reply) -> dict[str, Json]:
-    """The tokens of thoughts are among the candidates': a reply does not say which of its tokens they were."""
+    """The API counts the tokens of thoughts apart from the candidates'."""
     usage: dict[str, Json] = {
         "promptTokenCount": reply.prompt_tokens,
-        "candidatesTokenCount": reply.sampled_tokens,
+        "candidatesTokenCount": reply.sampled_tokens - reply.thought_tokens,
         "totalTokenCount": reply.prompt_tokens + reply.sampled_tokens,
     }
+    if reply.thought_tokens:
+        usage["thoughtsTokenCount"] = reply.thought_tokens
     if reply.reused_tokens:
         usage["cachedContentTokenCount"] = reply.reused_tokens
     return usage

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from agentlightning.gateway.wires.base import OutputFormat, Target, ToolChoice, WireRequest
+from agentlightning.gateway.wires.base import Called, OutputFormat, Target, ToolChoice, WireRequest
 from agentlightning.gateway.wires.carried import from_object, unsealed
 from agentlightning.gateway.wires.fields import (
     MAX_SAMPLES,
@@ -67,6 +67,8 @@ _INSTEAD = {
     "responseModalities": "this model writes text",
 }
 
+_CALLED = Called(choice="toolConfig.functionCallingConfig")
+
 _DATA = ("text", "functionCall", "functionResponse")
 _MEDIA = ("inlineData", "fileData", "executableCode", "codeExecutionResult", "toolCall", "toolResponse")
 _BESIDES = ("thought", "thoughtSignature", "videoMetadata", "mediaResolution", "partMetadata")
@@ -109,6 +111,7 @@ def read_request(target: Target, body: Mapping[str, Json]) -> WireRequest:
         tool_choice=choice,
         tool_names=names,
         output=_output(config),
+        called=_CALLED,
         n=_integer(config, "candidateCount", 1, MAX_SAMPLES) or 1,
         stream=stream,
         temperature=_number(config, "temperature", 0.0, 100.0),
@@ -381,7 +384,7 @@ def _output(config: Mapping[str, Any]) -> OutputFormat | None:
     if kind != "application/json":
         raise unsupported(f"{where}.responseMimeType", kind, "use text/plain or application/json")
     if not given:
-        return OutputFormat()
+        return OutputFormat(None, f"{where}.responseMimeType", kind)
     if len(given) > 1:
         raise bad(f"{where} has a responseSchema and a responseJsonSchema: leave one out", f"{where}.responseSchema")
     schema = config[given[0]]
@@ -389,7 +392,7 @@ def _output(config: Mapping[str, Any]) -> OutputFormat | None:
         raise bad(f"{where}.{given[0]} must be a schema, not {shown(schema)}", f"{where}.{given[0]}")
     check_depth(schema, f"{where}.{given[0]}")
     fields = cast("dict[str, Json]", schema)
-    return OutputFormat(json_schema(fields) if given[0] == "responseSchema" else fields)
+    return OutputFormat(json_schema(fields) if given[0] == "responseSchema" else fields, f"{where}.{given[0]}", fields)
 
 
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")

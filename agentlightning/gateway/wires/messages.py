@@ -192,6 +192,7 @@ def _usage(reply: Reply | None) -> dict[str, Json]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": reply.reused_tokens if reply else 0,
         "output_tokens": reply.sampled_tokens if reply else 0,
+        "output_tokens_details": {"thinking_tokens": reply.thought_tokens if reply else 0},
     }
 
 

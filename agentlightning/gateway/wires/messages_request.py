@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, cast
 
-from agentlightning.gateway.wires.base import OutputFormat, ToolChoice, WireRequest
+from agentlightning.gateway.wires.base import Called, OutputFormat, ToolChoice, WireRequest
 from agentlightning.gateway.wires.carried import from_object, unsealed
 from agentlightning.gateway.wires.fields import (
     bad,
@@ -45,6 +45,8 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
 }
 """Known fields that cannot be honoured, with the values (besides null) that ask for nothing."""
 
+_CALLED = Called(parallel=("tool_choice.disable_parallel_tool_use", True))
+
 _THINKING = ("enabled", "adaptive", "disabled")
 
 
@@ -76,6 +78,7 @@ def read_request(body: Mapping[str, Json], *, counted: bool) -> WireRequest:
         tool_names=names,
         parallel_tool_calls=parallel,
         output=_output(config.get("format") or body.get("output_format")),
+        called=_CALLED,
         stream=boolean(body, "stream"),
         temperature=number(body, "temperature", 0.0, 1.0),
         top_p=number(body, "top_p", 0.0, 1.0, above=True),
@@ -232,7 +235,8 @@ def _tool(raw: Any, where: str) -> Tool:
             f"{where}.type",
             "unsupported_tool",
         )
-    return tool_of(tool.get("name"), tool.get("description"), tool.get("input_schema"), where, schema="input_schema")
+    name, strict = tool.get("name"), tool.get("strict")
+    return tool_of(name, tool.get("description"), tool.get("input_schema"), where, schema="input_schema", strict=strict)
 
 
 def _tool_choice(value: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tuple[str, ...] | None, bool]:
@@ -258,7 +262,7 @@ def _output(value: Json) -> OutputFormat | None:
     schema = fields.get("schema")
     if fields.get("type") == "json_schema" and isinstance(schema, dict):
         check_depth(schema, "output_config.format.schema")
-        return OutputFormat(cast("dict[str, Json]", schema))
+        return OutputFormat(cast("dict[str, Json]", schema), "output_config.format", "json_schema")
     raise bad(f"output_config.format must be of type json_schema (with its schema), not {shown(value)}", "output_config.format")
 
 

@@ -22,6 +22,7 @@ def usage(reply: Reply) -> dict[str, Json]:
         "completion_tokens": reply.sampled_tokens,
         "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
         "prompt_tokens_details": {"cached_tokens": reply.reused_tokens},
+        "completion_tokens_details": {"reasoning_tokens": reply.thought_tokens},
     }
 
 

@@ -257,7 +257,7 @@ def _tool(raw: Any, where: str) -> Tool:
     if kind != "function":
         raise bad(f"{where} is of type {shown(kind)}: only functions are supported", f"{where}.type", "unsupported_tool")
     refuse_unless_neutral(tool, _TOOL_NEUTRAL, where=f"{where}.")
-    return tool_of(tool.get("name"), tool.get("description"), tool.get("parameters"), where)
+    return tool_of(tool.get("name"), tool.get("description"), tool.get("parameters"), where, strict=tool.get("strict"))
 
 
 def _tool_choice(choice: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tuple[str, ...] | None]:
@@ -290,10 +290,10 @@ def _output(value: Json) -> tuple[OutputFormat | None, dict[str, Json]]:
     if fields.get("format") is None or kind == "text":
         return None, told
     if kind == "json_object":
-        return OutputFormat(), {**told, "format": {"type": kind}}
+        return OutputFormat(None, "text.format", kind), {**told, "format": {"type": kind}}
     if kind == "json_schema" and isinstance(schema, dict):
         named = {name: wanted[name] for name in ("name", "strict") if wanted.get(name) is not None}
-        return OutputFormat(cast("dict[str, Json]", schema)), {**told, "format": {"type": kind, **named}}
+        return OutputFormat(cast("dict[str, Json]", schema), "text.format", kind), {**told, "format": {"type": kind, **named}}
     raise bad(
         f"text.format must be of type text, json_object or json_schema (with its schema), not {shown(fields['format'])}", "text.format"
     )

@@ -38,7 +38,7 @@ def response_object(request: WireRequest, call_id: str, created: int) -> dict[st
         "text": _text(request),
         "tool_choice": _tool_choice(request),
         "tools": [
-            {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters, "strict": False}
+            {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
             for tool in request.tools
         ],
         "top_logprobs": 0,
@@ -63,7 +63,7 @@ def finished_response(request: WireRequest, reply: Reply, output: Sequence[Item]
             "input_tokens": reply.prompt_tokens,
             "input_tokens_details": {"cached_tokens": reply.reused_tokens, "cache_write_tokens": 0},
             "output_tokens": reply.sampled_tokens,
-            "output_tokens_details": {"reasoning_tokens": _reasoning_tokens(reply)},
+            "output_tokens_details": {"reasoning_tokens": reply.thought_tokens},
             "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
         },
     }
@@ -91,14 +91,6 @@ def _tool_choice(request: WireRequest) -> Json:
     if request.tool_choice == "required" and len(named) == 1:
         return named[0]
     return {"type": "allowed_tools", "mode": request.tool_choice, "tools": named}
-
-
-def _reasoning_tokens(reply: Reply) -> int:
-    """Reasoning's share of the sampled tokens by the length of the texts: an estimate, since a wire knows no more of a token than its number."""
-    message = reply.choices[0].message
-    thought = len(message.reasoning or "")
-    rest = len(message.content) + sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
-    return round(reply.sampled_tokens * thought / (thought + rest)) if thought else 0
 
 
 # --------------------------------------------------------------------------- events

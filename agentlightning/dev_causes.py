@@ -1,0 +1,36 @@
+"""Why no call of an agent reaches the endpoint: causes that were seen in its code and surroundings, for the dev report. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentlightning.runners.check import PLACEHOLDER
+
+if TYPE_CHECKING:
+    from agentlightning.runners import AgentProbe
+
+
+def causes_of_silence(probe: AgentProbe) -> list[tuple[str, str]]:
+    """Causes that were seen, each with what to do about it."""
+    causes: list[tuple[str, str]] = []
+    in_thread = probe.isolation == "thread"
+    for setting in probe.settings:
+        causes.append((f"{setting.place} says {setting.what}", "remove it, or put llm.endpoint in its place"))
+    for client in probe.clients:
+        made = f"{client.name} ({client.kind}) is made when the module is imported, with the base URL {client.base_url}"
+        if client.base_url.startswith(PLACEHOLDER):
+            continue  # made from the environment, which every attempt's own process sets before it imports the module
+        if in_thread:
+            causes.append((made, "make it inside the agent with base_url=llm.endpoint, or use isolation='process'"))
+        elif not probe.settings:
+            causes.append((made, "leave out its base_url: OPENAI_BASE_URL is set before the module is imported"))
+    if in_thread and not probe.parameters & {"llm", "resources"}:
+        cause = "the agent takes neither llm nor resources, and isolation='thread' has no environment of its own to put OPENAI_BASE_URL in"
+        causes.append((cause, "take a parameter llm and use llm.endpoint, or use isolation='process'"))
+    unused = sorted(probe.unused & {"llm", "resources"})
+    if unused and in_thread:
+        causes.append((f"the agent takes {' and '.join(unused)} and never uses it", "build its client with base_url=llm.endpoint"))
+    if probe.proxies and in_thread:
+        cause = f"{', '.join(probe.proxies)} is set: clients send calls for 127.0.0.1 to that proxy"
+        causes.append((cause, "set NO_PROXY=127.0.0.1,localhost"))
+    return causes

@@ -1,0 +1,417 @@
+"""External models: what agents ask of somebody else's endpoint, passed on as it is under the key that only this process holds.
+
+What goes there and what comes back is bytes; nothing of it becomes messages or tokens. A call's life is the session's business, HTTP towards the agent
+the server's. No error, log line or record made here holds an endpoint or a key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+import orjson
+
+from agentlightning.gateway.calls import Answer, Forwarded
+from agentlightning.gateway.usage import ExternalUsage
+from agentlightning.gateway.wires.base import CallError, Target, WireRequest
+from agentlightning.resources import LLM, SHORTEST_KEY, refuse_clash
+from agentlightning.types import Call, CallStatus, External, Json, Message, Tool
+
+CONNECT_DEADLINE = 10.0
+"""Seconds, at most, until a connection to an endpoint stands."""
+
+AFTER_THE_END = 2.0
+"""Seconds that an endpoint may keep a stream open after its last event."""
+
+KEEP_ALIVE = 4.0
+"""Seconds that an idle connection is kept: less than servers keep theirs, so that a call is not sent into one that is being closed."""
+
+MAX_REPLY = 64 * 2**20
+"""Bytes of a reply."""
+
+BLOT = b"***"
+
+_SENT = ("Accept", "User-Agent", "anthropic-version", "anthropic-beta", "OpenAI-Beta")
+"""Headers of the agent's that are passed on."""
+
+_RETURNED = ("Retry-After", "retry-after-ms", "x-should-retry", "x-request-id", "request-id")
+"""Headers of the endpoint's that are passed back, besides the content type."""
+
+_THEIR_FAULT = frozenset({401, 403, 404, 408, 429})
+"""Statuses below 500 that say nothing about what the agent asked: the key, the model's name, the load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How one path is passed on: the header that carries the key, and what an event that tells an error begins with."""
+
+    key_header: str
+    error_event: bytes = b"data: "
+
+
+ROUTES: Mapping[str, Route] = {
+    "chat/completions": Route("Authorization"),
+    "completions": Route("Authorization"),
+    "embeddings": Route("Authorization"),
+    "responses": Route("Authorization", b"event: error\ndata: "),
+    "messages": Route("x-api-key", b"event: error\ndata: "),
+    "messages/count_tokens": Route("x-api-key"),
+}
+"""What is passed on, each to the same path below the endpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """An external model: ``name`` is what agents call it by, ``model`` what its endpoint does. ``proxy`` is the one that this machine is set to use."""
+
+    name: str
+    model: str
+    url: SplitResult = field(repr=False)
+    key: str | None = field(repr=False)
+    proxy: str | None = field(repr=False)
+
+    @classmethod
+    def of(cls, name: str, llm: LLM) -> Upstream:
+        url = urlsplit(llm.endpoint)
+        host = url.hostname or ""
+        direct = host in ("localhost", "127.0.0.1", "::1") or bool(proxy_bypass(host))
+        return cls(name, llm.model, url, llm.api_key or None, None if direct else getproxies().get(url.scheme))
+
+    def at(self, target: Target) -> str:
+        """The endpoint's URL for a path, with the endpoint's own query (some need a version there) over the agent's."""
+        path = self.url.path.rstrip("/") + "/" + target.path
+        return self.url._replace(path=path, query=urlencode({**target.query, **dict(parse_qsl(self.url.query))}), fragment="").geturl()
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One call to be passed on: the agent's body as it came, and those of its headers that go along."""
+
+    target: Target
+    body: bytes
+    headers: Mapping[str, str]
+
+    @classmethod
+    def of(cls, target: Target, body: bytes, headers: Mapping[str, str]) -> Outgoing:
+        """``headers`` are all of the request's, looked up without regard to case."""
+        return cls(target, body, {name: value for name in _SENT if (value := headers.get(name))})
+
+
+class Upstreams:
+    """The external models of a run by name, and the one client that calls them. From its first call on it belongs to the gateway's event loop."""
+
+    def __init__(self, models: Mapping[str, LLM], taken: Collection[str], timeout: float) -> None:
+        """``taken`` are the names that mean policies. Raises ConfigError where an external model has one of them."""
+        refuse_clash(models, taken)
+        self._models = {name: Upstream.of(name, llm) for name, llm in models.items()}
+        self._timeout = timeout
+        self._client: aiohttp.ClientSession | None = None
+
+    @property
+    def names(self) -> Sequence[str]:
+        return tuple(self._models)
+
+    def get(self, name: str) -> Upstream | None:
+        return self._models.get(name)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def ask(self, call: Forwarded, upstream: Upstream, sent: Outgoing) -> Answer:
+        """Passes a call on and returns the answer, whatever its status. Events of a stream are added to the call as they come, all that comes to ``call.came``.
+        Raises CallError, which names the model, where there is no whole answer."""
+        try:
+            body = with_model(sent.body, upstream.model)
+            async with self._session().post(
+                upstream.at(sent.target), data=body, headers=_headers(upstream, sent), allow_redirects=False, proxy=upstream.proxy
+            ) as response:
+                return await self._read(call, upstream, response)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._failure(upstream.name, error) from None
+        except RecursionError:
+            raise CallError(400, "the request is nested too deeply") from None
+
+    async def _read(self, call: Forwarded, upstream: Upstream, response: aiohttp.ClientResponse) -> Answer:
+        call.status = status = response.status
+        if 300 <= status < 400:
+            message = f"external model {upstream.name!r} answered {status}, a redirect, which is not followed with its key: set the endpoint to where it leads"
+            raise CallError(502, message, code="upstream_error", retry=False)
+        blotter, gate = Blotter(upstream.key), EventGate()
+        headers = _answer_headers(response.headers, blotter)
+        streams = status < 300 and response.content_type == "text/event-stream"
+        call.headers = headers
+        try:
+            async with asyncio.timeout(None) as deadline:
+                async for data in response.content.iter_any():
+                    if call.first_s is None:
+                        call.first_s = time.monotonic() - call.started
+                    _take(call, blotter.feed(data), gate if streams else None, upstream.name)
+                    if gate.ended and deadline.when() is None:
+                        deadline.reschedule(asyncio.get_running_loop().time() + AFTER_THE_END)
+        except (aiohttp.ClientError, TimeoutError):
+            if not gate.ended:
+                raise
+        _take(call, blotter.end(), gate if streams else None, upstream.name)
+        return Answer(status, headers, gate.rest if streams else bytes(call.came))
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._client is None:
+            self._client = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None, connect=min(CONNECT_DEADLINE, self._timeout), sock_read=self._timeout),
+            )
+        return self._client
+
+    def _failure(self, name: str, error: Exception) -> CallError:
+        """In words of our own: the client's tell the host."""
+        what, status, retry = f"its reply broke off ({type(error).__name__})", 502, True
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            what, status = "it could not be reached in time", 504
+        elif isinstance(error, TimeoutError):
+            what, status = f"it sent nothing for {self._timeout:g} s (gateway.upstream_timeout)", 504
+        elif isinstance(error, aiohttp.ClientSSLError):
+            what, retry = "a TLS connection could not be made: its certificate is not trusted, or it speaks no TLS", False
+        elif isinstance(error, aiohttp.ClientConnectorDNSError):
+            what = "it could not be reached: its host name is unknown"
+        elif isinstance(error, aiohttp.ClientConnectorError):
+            cause = os.strerror(error.os_error.errno) if error.os_error.errno else type(error.os_error).__name__
+            what = f"it could not be reached: {cause}"
+        return CallError(status, f"external model {name!r} failed: {what}", code="upstream_error", retry=retry)
+
+
+def _take(call: Forwarded, data: bytes, gate: EventGate | None, name: str) -> None:
+    call.came += data
+    if len(call.came) > MAX_REPLY:
+        raise CallError(
+            502, f"external model {name!r} failed: its reply is larger than {MAX_REPLY >> 20} MB", code="upstream_error", retry=False
+        )
+    if gate is not None and (ready := gate.feed(data)):
+        call.add_events(ready)
+
+
+def _headers(upstream: Upstream, sent: Outgoing) -> dict[str, str]:
+    header = ROUTES[sent.target.path].key_header
+    key = {} if upstream.key is None else {header: f"Bearer {upstream.key}" if header == "Authorization" else upstream.key}
+    return {**sent.headers, **key, "Content-Type": "application/json", "Accept-Encoding": "identity"}
+
+
+def _answer_headers(headers: Mapping[str, str], blotter: Blotter) -> dict[str, str]:
+    found = {name: blotter.blot(value) for name in _RETURNED if (value := headers.get(name))}
+    return {"Content-Type": headers.get("Content-Type", "application/json"), **found}
+
+
+# --------------------------------------------------------------------------- what is asked
+
+
+def asked_model(target: Target, body: Mapping[str, Json]) -> str:
+    """The model that a request names, in its body or, as in Gemini's API, in its path; "" for none."""
+    named = body.get("model")
+    if isinstance(named, str):
+        return named
+    _, models, rest = target.path.rpartition("models/")
+    return unquote(rest.partition(":")[0]) if models else ""
+
+
+def refuse_path(name: str, path: str) -> None:
+    """Raises CallError for a path on which external models are not passed on."""
+    if path not in ROUTES:
+        raise CallError(
+            404,
+            f"external model {name!r} is not passed on from {path}: call it through {', '.join(ROUTES)}",
+            code="not_served",
+            retry=False,
+        )
+
+
+def described(body: Mapping[str, Json]) -> WireRequest:
+    """As much of a request in any API's shape as tells which agent makes it: the system prompt, the tools' names, `user` and `metadata`."""
+    prompts = [body.get("system"), body.get("instructions")]
+    prompts += [message.get("content") for message in _objects(body.get("messages")) if message.get("role") in ("system", "developer")]
+    system = "\n".join(text for prompt in prompts if (text := _text(prompt)))
+    names = [tool.get("name") or _fields(tool.get("function")).get("name") for tool in _objects(body.get("tools"))]
+    return WireRequest(
+        model="",
+        messages=(Message("system", system),),
+        tools=tuple(Tool(name) for name in names if isinstance(name, str)),
+        asked={key: body[key] for key in ("user", "metadata") if key in body},
+    )
+
+
+def _text(value: Json) -> str:
+    if isinstance(value, str):
+        return value
+    return "\n".join(text for part in _objects(value) if isinstance(text := part.get("text"), str))
+
+
+def _objects(value: Json) -> list[Mapping[str, Json]]:
+    return [_fields(item) for item in cast("list[Any]", value)] if isinstance(value, list) else []
+
+
+def _fields(value: Json) -> Mapping[str, Json]:
+    return cast("Mapping[str, Json]", value) if isinstance(value, dict) else {}
+
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_JSON = json.JSONDecoder(parse_int=str, parse_float=str)
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """A JSON object with ``model`` as the value of its `model`, and every other byte as it was. ``body`` has been read as JSON before."""
+    text = body.decode()
+    parts: list[str] = []
+    kept = 0
+    at = _after_space(text, text.index("{") + 1)
+    while text[at] != "}":
+        key, at = _JSON.raw_decode(text, at)
+        start = _after_space(text, _after_space(text, at) + 1)
+        _, end = _JSON.raw_decode(text, start)
+        if key == "model":
+            parts += [text[kept:start], json.dumps(model)]
+            kept = end
+        at = _after_space(text, end)
+        if text[at] == ",":
+            at = _after_space(text, at + 1)
+    return "".join([*parts, text[kept:]]).encode()
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()
+
+
+# --------------------------------------------------------------------------- what comes back
+
+
+class Blotter:
+    """Blots a key out of bytes that come in pieces: an endpoint that repeats it, in an error say, must not tell it to the agent."""
+
+    def __init__(self, key: str | None) -> None:
+        secret = key.encode() if key is not None and len(key) >= SHORTEST_KEY else b""
+        self._secrets = [each for each in dict.fromkeys((secret, secret.replace(b"/", b"\\/"))) if each]
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What may go on. An end that may be the beginning of the key is held back."""
+        data = self._held + data
+        for secret in self._secrets:
+            data = data.replace(secret, BLOT)
+        held = max((_begun(data, secret) for secret in self._secrets), default=0)
+        self._held = data[len(data) - held :]
+        return data[: len(data) - held]
+
+    def end(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
+
+    def blot(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret.decode(), BLOT.decode())
+        return text
+
+
+def _begun(data: bytes, secret: bytes) -> int:
+    """How many bytes of the secret the data ends with."""
+    return next((count for count in range(min(len(secret) - 1, len(data)), 0, -1) if data.endswith(secret[:count])), 0)
+
+
+_BETWEEN_EVENTS = re.compile(rb"\n\n|\r\n\r\n|\r\r")
+_LAST_KIND = rb"(?:response\.(?:completed|incomplete|failed)|message_stop)"
+_LAST_EVENT = re.compile(rb"(?m)^(?:data: ?\[DONE\]|event: ?" + _LAST_KIND + rb"[ \t\r]*$|data: ?\{\s*\"type\": ?\"" + _LAST_KIND + rb"\")")
+
+
+class EventGate:
+    """Lets server-sent events through, each when it is whole. The one that ends a reply, with all that follows it, stays in ``rest``: an agent that has seen
+    it takes the reply for given."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._open = bytearray()
+
+    def feed(self, data: bytes) -> bytes:
+        self._open += data
+        passed = 0
+        while not self.ended and (found := _BETWEEN_EVENTS.search(self._open, passed)) is not None:
+            if _LAST_EVENT.search(self._open[passed : found.end()]) is not None:
+                self.ended = True
+            else:
+                passed = found.end()
+        ready = bytes(self._open[:passed])
+        del self._open[:passed]
+        return ready
+
+    @property
+    def rest(self) -> bytes:
+        return bytes(self._open)
+
+
+def usage_of(reply: bytes) -> dict[str, Json]:
+    """What a reply, JSON or events, says of its usage; where several events do, the later over the earlier."""
+    found: dict[str, Json] = {}
+    events = [line.removeprefix(b"data:") for line in reply.splitlines() if line.startswith(b"data:")]
+    for text in events or [reply]:
+        if b'"usage"' in text:
+            value = _read_json(text)
+            for holder in (value, _fields(value.get("message")), _fields(value.get("response"))):
+                found.update({name: count for name, count in _fields(holder.get("usage")).items() if count is not None})
+    return found
+
+
+def recorded(
+    call: Forwarded, upstream: Upstream, sent: Outgoing, outcome: Answer | CallError, *, attempt_id: str, use: ExternalUsage, left: bool
+) -> Call:
+    """The record of a call that has ended, which ``use`` has counted. ``left``: nobody waits for it any more."""
+    failed = isinstance(outcome, CallError) or outcome.failed
+    usage = {} if failed else usage_of(bytes(call.came))
+    external = External(upstream.model, call.status, _as_text(sent.body), _as_text(bytes(call.came)), usage)
+    error = None
+    if left:
+        error = "its client left before the answer was whole" if failed else None
+    elif failed:
+        error, theirs = (outcome.message, True) if isinstance(outcome, CallError) else trouble_of(upstream.name, outcome)
+        use.failed += 1
+        use.trouble = error if theirs else None
+    else:
+        prompt, reply = external.tokens
+        use.prompt_tokens += prompt
+        use.reply_tokens += reply
+        use.trouble = None
+    return Call(
+        id=call.id, attempt_id=attempt_id, index=call.index, wire=call.wire, model=upstream.name, policy="",
+        status=CallStatus.ABANDONED if left else CallStatus.REFUSED if failed else CallStatus.COMPLETE,
+        branch="", prompt_node=None, samples=(), asked={}, used=None, agent=call.agent, error=error, received_at=call.received_at,
+        first_token_s=call.first_s, total_s=time.monotonic() - call.started,
+        external=external,
+    )  # fmt: skip
+
+
+def _as_text(body: bytes) -> str:
+    return body.decode("utf-8", "backslashreplace")
+
+
+def _read_json(text: bytes) -> Mapping[str, Json]:
+    try:
+        return _fields(orjson.loads(text))
+    except ValueError:  # an endpoint's reply is its own business: what is no JSON says nothing of usage
+        return {}
+
+
+def trouble_of(name: str, answer: Answer) -> tuple[str, bool]:
+    """An answer that is an error, in words, and whether the endpoint is to blame rather than what was asked of it."""
+    body = _read_json(answer.rest)
+    error = body.get("error")
+    said = _fields(error).get("message") or error or body.get("message") or body.get("detail") or answer.rest.decode("utf-8", "replace")
+    text = " ".join(str(said).split())
+    short = text if len(text) <= 300 else text[:297] + "..."
+    return f"external model {name!r} answered {answer.status}: {short}", answer.status >= 500 or answer.status in _THEIR_FAULT
