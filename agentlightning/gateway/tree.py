@@ -1,82 +1,32 @@
 """The trace tree of one attempt while it is open: which recorded path a new request continues, and which nodes it adds.
 
-Pure: no input or output, no wire, no engine, no store. Only here is decided what counts as the same conversation (`equality_key`), and why a
+Pure: no input or output, no wire, no engine, no store. What counts as the same is `equality`'s to say; here is decided what is continued, and why a
 request starts a branch. Matching never compares rendered strings: a history is matched message by message against what was recorded, the recorded
 messages then stand in for the client's copies, and the template's text around them has to come out as it did before (else a branch ``template``).
 """
 
 from __future__ import annotations
 
-import json
-import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import pairwise
-from typing import Any, cast
-
-import orjson
 
 from agentlightning.engines.base import Sample
 from agentlightning.errors import TemplateError
+from agentlightning.gateway.equality import (
+    Key,
+    equality_key,
+    in_call_order,
+    joined,
+    parts_of_a_turn,
+    same_reasoning,
+    stopped_key,
+    tools_key,
+)
 from agentlightning.gateway.prompts import Prefix, Prefixes, PromptError, check_ids, encode_text, text_bytes
 from agentlightning.templates.base import SampledTurn, Template
 from agentlightning.types import Message, Node, Tool, ToolCall
-
-MOST_PARTS = 32
-"""Messages in a row that are looked at as the parts of one turn."""
-
-Key = tuple[str, str, tuple[tuple[str, str], ...]]
-"""What two messages must share to be the same turn: role, stripped text, and the tool calls' names and canonical arguments."""
-
-
-# --------------------------------------------------------------------------- equality
-
-
-def canonical_arguments(raw: str) -> str:
-    """A form of tool arguments that is equal exactly where the JSON values are (1.0 is 1, key order and escapes do not matter).
-
-    Arguments that are no JSON stay as they are.
-    """
-    try:
-        # orjson rounds integers beyond 64 bits; an edited digit must not pass for the same number.
-        value = json.loads(raw, parse_constant=_refuse) if _LONG_NUMBER.search(raw) else orjson.loads(raw)
-        value = _integral(value)
-    except (ValueError, RecursionError):
-        return "raw " + raw.strip()
-    try:
-        return "json " + orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-    except TypeError:
-        return "json " + json.dumps(value, sort_keys=True)
-
-
-_LONG_NUMBER = re.compile(r"[0-9]{19}")
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _integral(value: Any) -> Any:
-    if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < 2**53 else value
-    if isinstance(value, dict):
-        return {key: _integral(item) for key, item in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_integral(item) for item in cast("list[Any]", value)]
-    return value
-
-
-def equality_key(message: Message) -> Key:
-    """Ids, names and reasoning are left out: ids only pick among candidates, names are often dropped, and reasoning may be missing."""
-    calls = tuple([(call.name, canonical_arguments(call.arguments)) for call in message.tool_calls]) if message.tool_calls else ()
-    return message.role, message.content.strip(), calls
-
-
-def same_reasoning(theirs: Message, recorded: Message) -> bool:
-    """A client may drop reasoning; it may not change it."""
-    return not theirs.reasoning or theirs.reasoning.strip() == (recorded.reasoning or "").strip()
 
 
 def _digest(text: str) -> bytes:
@@ -120,6 +70,7 @@ class Leaf:
 
     ``parent`` is the recorded sample before it on its path, ``position`` the index of its message in a history, ``given`` the messages between the
     two, and ``before`` the digest of the text that was rendered between the two. The sampled tokens begin at ``start`` on the path to ``node``.
+    ``stopped`` is the key that the message has with the stop string put back that cut it.
     """
 
     node: LiveNode
@@ -132,6 +83,8 @@ class Leaf:
     before: bytes
     policy: str
     tools: tuple[Tool, ...]
+    tools_key: bytes
+    stopped: Key | None = None
     turn: SampledTurn | None = None
     continuations: int = 0
     prompts: dict[bytes, LiveNode] | None = None
@@ -155,9 +108,24 @@ class Leaf:
         return self.turn
 
 
+@dataclass(slots=True)
+class _History:
+    """A history as it is matched: its messages, their keys, for each beginning of it (the empty one first) what tells it from others, and its tools."""
+
+    messages: list[Message]
+    keys: list[Key]
+    chains: list[int]
+    tools: bytes
+
+    def add(self, message: Message, key: Key) -> None:
+        self.messages.append(message)
+        self.keys.append(key)
+        self.chains.append(hash((self.chains[-1], key)))
+
+
 @dataclass(slots=True, eq=False)
 class Found:
-    """Where a history goes on: from ``leaf``, with ``text``, whose digest is ``before``.
+    """Where a history goes on: from ``leaf``, with ``text``, whose digest is ``before``. ``tools`` are as they were listed on that path.
 
     ``known``: an earlier prompt did so too, and ``text`` need not be tokenised. ``disagrees``: more of the history was recorded, but the template's
     text is another now.
@@ -168,11 +136,9 @@ class Found:
     text: str
     before: bytes
     known: bool
-    messages: Sequence[Message]
+    history: _History
     tools: tuple[Tool, ...]
     policy: str
-    keys: list[Key]
-    chains: list[int]
 
 
 @dataclass(slots=True, eq=False)
@@ -192,6 +158,7 @@ class Plan:
     chain: int
     policy: str
     tools: tuple[Tool, ...]
+    tools_key: bytes = b""
     prompt: _Prompt | None = None
 
 
@@ -215,6 +182,7 @@ class TraceTree:
         self._next_id = 0
         self._roots: dict[tuple[str, bytes], LiveNode] = {}
         self._samples: dict[int, list[Leaf]] = {}
+        self._stopped: dict[int, list[Leaf]] = {}
         self._answered: set[int] = set()
         self._by_id: dict[str, Leaf] = {}
         self._by_key: dict[int, Leaf] = {}
@@ -228,16 +196,12 @@ class TraceTree:
 
     def find(self, messages: Sequence[Message], tools: tuple[Tool, ...], policy: str, template: Template) -> Found:
         """The first half of ``plan``: up to the text that is to be tokenised. Raises TemplateError."""
-        messages = self._rejoined(messages, tools, policy)
-        keys = [equality_key(message) for message in messages]
-        chains = [0]
-        for key in keys:
-            chains.append(hash((chains[-1], key)))
-        longest = self._longest(messages, keys, chains, tools, policy)
-        leaf, texts = self._render(longest, messages, tools, template)
+        history = self._read(messages, tools_key(tools), policy)
+        longest = self._longest(history, policy)
+        leaf, texts = self._render(longest, history.messages, tools, template)
         before = _digest(texts[-1])
         known = self._node(leaf, policy, before) is not None
-        return Found(leaf, leaf is not longest, texts[-1], before, known, messages, tools, policy, keys, chains)
+        return Found(leaf, leaf is not longest, texts[-1], before, known, history, leaf.tools if leaf else tools, policy)
 
     def place(self, found: Found, ids: array[int]) -> Plan:
         """The second half, with the ids of ``found.text`` (none needed where it is known, and nothing else has been planned since). Raises TemplateError."""
@@ -252,7 +216,7 @@ class TraceTree:
             node = self._add(leaf, found.policy, found.before, ids)
             if found.disagrees:
                 branch = "template"
-            elif reason := self._changed(found.messages, found.keys, found.chains, start, found.tools, found.policy):
+            elif reason := self._changed(found.history, start, found.policy):
                 branch = reason
             elif leaf is None:
                 branch = "root" if first else "new"
@@ -261,18 +225,21 @@ class TraceTree:
         if leaf is not None:
             leaf.continuations += 1
         node.plans += 1
+        history = found.history
         return Plan(
-            branch, leaf, node, node.path_ids(), found.before, tuple(found.messages[start:]), len(found.messages), found.chains[-1],
-            found.policy, found.tools,
+            branch, leaf, node, node.path_ids(), found.before, tuple(history.messages[start:]), len(history.messages), history.chains[-1],
+            found.policy, found.tools, history.tools,
         )  # fmt: skip
 
     def plan_prompt(self, prompt: str | array[int], policy: str, template: Template) -> Plan:
         """Where a prompt without messages goes. One that begins with all of an earlier prompt and its sample, letter by letter or id by id, goes on from
-        there; its text then stands for the sampled tokens, an end-of-turn token that no text shows among them. Raises TemplateError."""
+        there; its text then stands for the sampled tokens, an end-of-turn token that no text shows among them. One that begins with an earlier prompt and
+        then goes on otherwise is `edited`. Raises TemplateError."""
         kind = "text" if isinstance(prompt, str) else "ids"
         data = text_bytes(prompt) if isinstance(prompt, str) else prompt.tobytes()
         length, leaves = self._recorded(policy, kind).longest(data)
         leaf = max(enumerate(leaves), key=lambda each: (not each[1].continuations, each[0]))[1] if leaves else None
+        begun, _ = self._recorded(policy, f"asked {kind}").longest(data)
         rest = data[length:]
         before = blake2b(rest, digest_size=16, person=kind.encode()).digest()
         first = not self._roots
@@ -287,15 +254,20 @@ class TraceTree:
             if leaf is None and not ids:
                 raise PromptError("the prompt has no tokens")
             node = self._add(leaf, policy, before, ids)
-        if leaf is not None:
-            branch = "forked" if known or leaf.continuations else "continued"
-            leaf.continuations += 1
+        if known:
+            branch = "forked"
+        elif length < begun < len(data):
+            branch = "edited"
+        elif leaf is not None:
+            branch = "forked" if leaf.continuations else "continued"
         else:
-            branch = "forked" if known else "root" if first else "new"
+            branch = "root" if first else "new"
+        if leaf is not None:
+            leaf.continuations += 1
         node.plans += 1
         ids = node.path_ids()
         whole = _Prompt(template, Prefix(ids.tobytes()), Prefix(data) if kind == "text" else None)
-        return Plan(branch, leaf, node, ids, before, (), 0, 0, policy, (), whole)
+        return Plan(branch, leaf, node, ids, before, (), 0, 0, policy, (), prompt=whole)
 
     def _node(self, leaf: Leaf | None, policy: str, before: bytes) -> LiveNode | None:
         """The last node of an earlier prompt that goes on from ``leaf`` with what ``before`` is the digest of."""
@@ -311,44 +283,59 @@ class TraceTree:
             leaf.prompts[before] = node
         return node
 
-    def _rejoined(self, messages: Sequence[Message], tools: tuple[Tool, ...], policy: str) -> Sequence[Message]:
-        """The history with a recorded turn whole again where its client sends it in parts (its text, then its calls)."""
-        if not any(a.role == b.role == "assistant" for a, b in pairwise(messages)):
-            return messages
-        history: list[Message] = []
-        chain = i = 0
-        while i < len(messages):
-            end, most = i + 1, min(i + MOST_PARTS, len(messages)) if chain in self._answered else i + 1
-            while end < most and messages[i].role == messages[end].role == "assistant":
-                end += 1
-            message = _joined(messages[i:end])
-            while end > i + 1 and not self._recorded_turn(message, chain, tools, policy):
-                end -= 1
-                message = _joined(messages[i:end])
-            history.append(message)
-            chain, i = hash((chain, equality_key(message))), end
+    def _read(self, messages: Sequence[Message], tools: bytes, policy: str) -> _History:
+        """The history as it is matched, with the results of parallel calls in the order of the calls."""
+        history = _History([], [], [0], tools)
+        at = 0
+        while at < len(messages):
+            message, key, results, at = self._turn(messages, at, history, policy)
+            history.add(message, key)
+            while message.tool_calls and at < len(messages) and messages[at].role == "tool":
+                results.append(messages[at])
+                at += 1
+            for result in in_call_order(results, message) if len(results) > 1 else results:
+                history.add(result, equality_key(result))
         return history
 
-    def _recorded_turn(self, message: Message, chain: int, tools: tuple[Tool, ...], policy: str) -> bool:
-        leaves = self._samples.get(hash((chain, equality_key(message))), ())
-        return any(leaf.policy == policy and same_tools(leaf.tools, tools) and same_reasoning(message, leaf.message) for leaf in leaves)
+    def _turn(self, messages: Sequence[Message], at: int, history: _History, policy: str) -> tuple[Message, Key, list[Message], int]:
+        """The message at ``at`` and its key, and where the next one is: a recorded turn is whole again where its client sends it in parts (its text, then its
+        calls), with the results that stood between them, and has its own key where its stop string was put back."""
+        message, key = messages[at], equality_key(messages[at])
+        if message.role != "assistant" or history.chains[-1] not in self._answered:
+            return message, key, [], at + 1
+        if recorded := self._recorded_key(message, key, history, policy):
+            return message, recorded, [], at + 1
+        for end in range(parts_of_a_turn(messages, at), at + 1, -1):
+            if messages[end - 1].role == "assistant":
+                whole, *results = joined(messages[at:end])
+                if recorded := self._recorded_key(whole, equality_key(whole), history, policy):
+                    return whole, recorded, results, end
+        return message, key, [], at + 1
 
-    def _longest(
-        self, messages: Sequence[Message], keys: list[Key], chains: list[int], tools: tuple[Tool, ...], policy: str
-    ) -> Leaf | None:
-        for end in range(len(messages), 0, -1):
-            if messages[end - 1].role != "assistant" or chains[end] not in self._samples:
+    def _recorded_key(self, message: Message, key: Key, history: _History, policy: str) -> Key | None:
+        """The key of the sample that a message is, behind what is read of the history; None where it is none."""
+        chain = hash((history.chains[-1], key))
+        for leaf in (*self._samples.get(chain, ()), *self._stopped.get(chain, ())):
+            if leaf.policy == policy and leaf.tools_key == history.tools and same_reasoning(message, leaf.message):
+                return leaf.key
+        return None
+
+    def _longest(self, history: _History, policy: str) -> Leaf | None:
+        for end in range(len(history.messages), 0, -1):
+            if history.messages[end - 1].role != "assistant" or history.chains[end] not in self._samples:
                 continue
             matches = [
                 leaf
-                for leaf in self._samples[chains[end]]
-                if leaf.policy == policy and same_tools(leaf.tools, tools) and _holds(leaf, messages, keys)
+                for leaf in self._samples[history.chains[end]]
+                if leaf.policy == policy and leaf.tools_key == history.tools and _holds(leaf, history)
             ]
             if len(matches) == 1:
                 return matches[0]
             if matches:
                 # Samples with equal texts: the longer exact path, then the one whose ids the client holds, then one nobody went on with, then the latest.
-                ranked = [(len(leaf.path()), _shared_ids(leaf, messages), not leaf.continuations, i) for i, leaf in enumerate(matches)]
+                ranked = [
+                    (len(leaf.path()), _shared_ids(leaf, history.messages), not leaf.continuations, i) for i, leaf in enumerate(matches)
+                ]
                 return matches[max(ranked)[-1]]
         return None
 
@@ -358,7 +345,7 @@ class TraceTree:
         """The rendering with the recorded samples kept, giving up samples from the end while the template's text disagrees with the record."""
         while leaf is not None:
             path = leaf.path()
-            rendering = template.render(_substituted(path, messages), tools, {step.position: step.as_turn(template) for step in path})
+            rendering = template.render(_substituted(path, messages), leaf.tools, {step.position: step.as_turn(template) for step in path})
             if rendering.rewrote is not None:
                 first = min(rendering.rewritten, default=0)
                 kept = sum(step.position < first for step in path)
@@ -369,33 +356,33 @@ class TraceTree:
             leaf = path[kept - 1] if kept else None
         return None, template.render(messages, tools, {}).texts
 
-    def _changed(
-        self, messages: Sequence[Message], keys: list[Key], chains: list[int], start: int, tools: tuple[Tool, ...], policy: str
-    ) -> str | None:
+    def _changed(self, history: _History, start: int, policy: str) -> str | None:
         """Why an assistant turn after ``start`` that was sampled here could not be continued; None where none was."""
-        for i in range(start, len(messages)):
-            message = messages[i]
-            if message.role != "assistant":
+        for i in range(start, len(history.messages)):
+            if history.messages[i].role != "assistant":
                 continue
-            leaves = self._samples.get(chains[i + 1])
-            if leaves and not any(same_tools(leaf.tools, tools) for leaf in leaves):
+            leaves = self._samples.get(history.chains[i + 1])
+            if leaves and not any(leaf.tools_key == history.tools for leaf in leaves):
                 return "tools_changed"
-            if leaves or chains[i] in self._answered or self._known(message, keys[i], tools, policy):
-                return "compacted" if self._compacted(messages, keys, tools, policy) else "edited"
+            if leaves or history.chains[i] in self._answered or self._known(history, i, policy, anywhere=start > 0):
+                return "compacted" if self._compacted(history, policy) else "edited"
         return None
 
-    def _known(self, message: Message, key: Key, tools: tuple[Tool, ...], policy: str) -> Leaf | None:
-        """A sample of this policy and these tools that has one of the message's ids or says the same, wherever it stands."""
-        leaves = [self._by_id.get(call.id) for call in message.tool_calls]
-        if message.content.strip():
-            leaves.append(self._by_key.get(hash(key)))
-        return next((leaf for leaf in leaves if leaf and leaf.policy == policy and same_tools(leaf.tools, tools)), None)
+    def _known(self, history: _History, i: int, policy: str, *, anywhere: bool = False) -> Leaf | None:
+        """A sample of this policy and these tools that has one of message i's ids, or says the same behind the same message (``anywhere``: behind any),
+        wherever it stands."""
+        leaves = [self._by_id.get(call.id) for call in history.messages[i].tool_calls]
+        if i and history.messages[i].content.strip():
+            leaves.append(self._by_key.get(hash((history.keys[i - 1], history.keys[i]))))
+            leaves.append(self._by_key.get(hash(history.keys[i])) if anywhere else None)
+        return next((leaf for leaf in leaves if leaf and leaf.policy == policy and leaf.tools_key == history.tools), None)
 
-    def _compacted(self, messages: Sequence[Message], keys: list[Key], tools: tuple[Tool, ...], policy: str) -> bool:
+    def _compacted(self, history: _History, policy: str) -> bool:
         """Whether earlier turns of a recorded path were dropped or summed up: the history's last turn and what leads to it stand on the path, with less in
         front of them than there was and a turn gone, behind the same system prompt or (a window) behind nothing at all. A label: no splice depends on it."""
+        messages, keys = history.messages, history.keys
         last = next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "assistant"), None)
-        leaf = self._known(messages[last], keys[last], tools, policy) if last is not None else None
+        leaf = self._known(history, last, policy) if last is not None else None
         if last is None or leaf is None or last >= leaf.position:
             return False
         recorded = [message for step in leaf.path() for message in (*step.given, step.message)]
@@ -420,6 +407,13 @@ class TraceTree:
             (plan.parent.prompts or {}).pop(plan.before, None)
         else:
             self._roots.pop((plan.policy, plan.before), None)
+
+    def ungrow(self, plan: Plan, nodes: Sequence[Node]) -> None:
+        """Takes back ``grow``, whose ``nodes`` could not be stored, and forgets the plan."""
+        if nodes and not nodes[0].sampled:
+            plan.node.id = None
+        plan.node.plans += 1
+        self.withdraw(plan)
 
     def grow(self, plan: Plan, samples: Sequence[tuple[Sample, Message]], call_index: int) -> tuple[list[Node], list[Leaf]]:
         """The nodes that a call adds (parents first, its prompt's node only where no earlier call stored it) and its leaves, in order of ``samples``."""
@@ -454,6 +448,8 @@ class TraceTree:
                     plan.before,
                     plan.policy,
                     plan.tools,
+                    plan.tools_key,
+                    stopped_key(message, sample.stop_string),
                 )
             )
         return nodes, leaves
@@ -461,23 +457,30 @@ class TraceTree:
     def publish(self, plan: Plan, leaves: Sequence[Leaf]) -> None:
         """Makes recorded samples known to later requests."""
         if plan.prompt is not None:
-            self._publish_prompt(plan.prompt, leaves)
+            self._publish_prompt(plan.prompt, plan.policy, leaves)
             return
         self._answered.add(plan.chain)
         for leaf in leaves:
             self._samples.setdefault(hash((plan.chain, leaf.key)), []).append(leaf)
+            if leaf.stopped is not None:
+                self._stopped.setdefault(hash((plan.chain, leaf.stopped)), []).append(leaf)
             self._by_key[hash(leaf.key)] = leaf
+            if before := leaf.given[-1] if leaf.given else leaf.parent and leaf.parent.message:
+                self._by_key[hash((equality_key(before), leaf.key))] = leaf
             for call in leaf.message.tool_calls:
                 self._by_id[call.id] = leaf
 
-    def _publish_prompt(self, prompt: _Prompt, leaves: Sequence[Leaf]) -> None:
+    def _publish_prompt(self, prompt: _Prompt, policy: str, leaves: Sequence[Leaf]) -> None:
+        for kind, begun in (("ids", prompt.ids), ("text", prompt.text)):
+            if begun is not None and leaves:
+                self._recorded(policy, f"asked {kind}").add(begun, leaves[0])
         for leaf in leaves:
             sampled = leaf.node.path_ids(leaf.start)
-            self._recorded(leaf.policy, "ids").add(prompt.ids.and_then(sampled.tobytes()), leaf)
+            self._recorded(policy, "ids").add(prompt.ids.and_then(sampled.tobytes()), leaf)
             text = prompt.template.sampled_turn(sampled).text if prompt.text is not None else ""
             # A sample without text cannot be told from its prompt sent once more.
             if prompt.text is not None and text:
-                self._recorded(leaf.policy, "text").add(prompt.text.and_then(text_bytes(text)), leaf)
+                self._recorded(policy, "text").add(prompt.text.and_then(text_bytes(text)), leaf)
 
     def _recorded(self, policy: str, kind: str) -> Prefixes[Leaf]:
         return self._prompts.setdefault((policy, kind), Prefixes[Leaf]())
@@ -494,27 +497,19 @@ def _id(node: LiveNode | None) -> int | None:
     return node.id if node else None
 
 
-def same_tools(a: tuple[Tool, ...], b: tuple[Tool, ...]) -> bool:
-    """Equal names, descriptions and schemas in the same order."""
-    return a is b or a == b
-
-
-def _joined(parts: Sequence[Message]) -> Message:
-    """One turn of the parts it came in."""
-    if len(parts) == 1:
-        return parts[0]
-    calls = tuple([call for part in parts for call in part.tool_calls])
-    reasoning = "".join([part.reasoning or "" for part in parts])
-    return Message("assistant", "".join([part.content for part in parts]), calls, None, parts[0].name, reasoning or None)
-
-
 def _same(theirs: Message, key: Key, recorded: Message) -> bool:
     return key == equality_key(recorded) and same_reasoning(theirs, recorded)
 
 
-def _holds(leaf: Leaf, messages: Sequence[Message], keys: list[Key]) -> bool:
-    """Whether each recorded sample on the way to ``leaf`` is the history's own message at its place."""
-    return all(keys[step.position] == step.key and same_reasoning(messages[step.position], step.message) for step in leaf.path())
+def _holds(leaf: Leaf, history: _History) -> bool:
+    """Whether each recorded sample on the way to ``leaf`` is the history's own message at its place, and no reasoning between them is another."""
+    for step in leaf.path():
+        if history.keys[step.position] != step.key or not same_reasoning(history.messages[step.position], step.message):
+            return False
+        between = history.messages[step.position - len(step.given) : step.position]
+        if not all(same_reasoning(theirs, ours) for theirs, ours in zip(between, step.given, strict=True)):
+            return False
+    return True
 
 
 def _shared_ids(leaf: Leaf, messages: Sequence[Message]) -> int:

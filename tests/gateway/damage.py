@@ -120,7 +120,7 @@ def _edited_text(rng: random.Random, message: Json) -> None:
 
 
 def _reordered(rng: random.Random, history: list[Json]) -> list[Json]:
-    """Parallel tool results in another order."""
+    """Parallel tool results in another order, new ones and those of earlier turns."""
     out: list[Json] = []
     run: list[Json] = []
     for message in [*history, {"role": "end"}]:
@@ -383,7 +383,7 @@ class Talk:
         leaf: Leaf | None = plan.parent
         path = leaf.path() if leaf else []
         kept = [message for step in path for message in (*step.given, step.message)]
-        sent = _whole_turns(json.loads(json.dumps(sent)), kept)
+        sent = _results_as_called(_whole_turns(json.loads(json.dumps(sent)), kept))
         for i, (theirs, ours) in enumerate(zip(sent, kept, strict=False)):
             calls = [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in theirs.get("tool_calls") or ()]
             says = theirs["role"], _said(theirs), calls
@@ -432,6 +432,23 @@ def _whole_turns(history: list[Json], kept: list[Message]) -> list[Json]:
                 out[-1] = {**out[-1], "content": text, "tool_calls": calls}
                 continue
         out.append(message)
+    return out
+
+
+def _results_as_called(history: list[Json]) -> list[Json]:
+    """The history with the results of parallel calls where they belong by their ids: a client may send them in any order."""
+    out: list[Json] = []
+    at = 0
+    while at < len(history):
+        run: list[Json] = []
+        while at < len(history) and history[at]["role"] == "tool":
+            run.append(history[at])
+            at += 1
+        ids = [call["id"] for call in (out[-1].get("tool_calls") or ())] if out else []
+        out += [each for wanted in ids for each in run if each["tool_call_id"] == wanted]
+        out += [each for each in run if each["tool_call_id"] not in ids]
+        out += history[at : at + 1]
+        at += 1
     return out
 
 

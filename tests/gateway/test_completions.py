@@ -247,12 +247,12 @@ async def test_ids_that_go_on_from_a_sample_keep_its_path(house: House) -> None:
     assert (await visit.calls())[-1].branch == "continued", "a shorter beginning is one too"
 
 
-async def test_equal_prompts_are_forks_and_other_prompts_are_new(house: House) -> None:
+async def test_equal_prompts_are_forks_one_that_goes_on_otherwise_is_edited_and_others_are_new(house: House) -> None:
     house.engine.script = ["one", "", "three", "four", "five", "six"]
     visit = await house.open()
     for prompt in ("q: ", "q: ", "q: ", "q: on", "q: onward", "z"):
         await complete(visit, prompt)
-    assert [call.branch for call in await visit.calls()] == ["root", "forked", "forked", "new", "new", "new"]
+    assert [call.branch for call in await visit.calls()] == ["root", "forked", "forked", "edited", "edited", "new"]
     await complete(visit, "q: one!")
     await complete(visit, "q: one!")
     await complete(visit, "q: one?")

@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentlightning.config import GatewayConfig, SamplingConfig
+from agentlightning.gateway.equality import equality_key
 from agentlightning.gateway.past import AttemptPast
-from agentlightning.gateway.tree import equality_key
 from agentlightning.gateway.wires import find_wire
 from agentlightning.gateway.wires.base import CallError, Choice, Count, OutputFormat, Reply, Target, WireRequest
 from agentlightning.gateway.wires.gemini import Gemini

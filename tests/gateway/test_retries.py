@@ -255,6 +255,21 @@ async def test_a_call_that_could_not_be_recorded_makes_its_attempt_incomplete(bu
     assert "disk is full" in str(usage.last_error)
 
 
+@pytest.mark.parametrize("follow_up", ["the same prompt", "a turn behind it"])
+async def test_a_call_that_could_not_be_recorded_harms_no_later_one(build: Build, follow_up: str) -> None:
+    house = await build(wrap=lambda store: Failing(store, {0}))
+    visit = await house.open()
+    with pytest.raises(openai.InternalServerError, match="the disk is full"):
+        await visit.ask("q")
+    reply = (await visit.ask("q")).choices[0].message.content
+    if follow_up != "the same prompt":
+        await visit.ask([{"role": "user", "content": "q"}, {"role": "assistant", "content": reply}, {"role": "user", "content": "r"}])
+    nodes = {node.id: node for node in await visit.nodes()}
+    assert all(node.parent is None or node.parent in nodes for node in nodes.values())
+    assert [call.branch for call in await visit.calls()] == ["root", "continued"][: len(await visit.calls())]
+    assert (await visit.end()).incomplete == 1
+
+
 async def test_a_stream_that_could_not_be_recorded_never_ends_well(build: Build) -> None:
     house = await build(wrap=lambda store: Failing(store, {0}), script=["a sample of some length"], delay=0.01)
     visit = await house.open()

@@ -7,6 +7,7 @@ import time
 from array import array
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from agentlightning import show_tree
 from agentlightning.engines.base import Sample
 from agentlightning.errors import TemplateError
-from agentlightning.gateway.tree import Plan, TraceTree, canonical_arguments, equality_key
+from agentlightning.gateway.equality import canonical_arguments, equality_key
+from agentlightning.gateway.tree import Plan, TraceTree
 from agentlightning.types import FinishReason, Message, Node, Segment, Tool, ToolCall
 from tests.gateway.scripted import GlassTemplate
 
@@ -148,8 +150,13 @@ def test_an_edited_turn_is_a_branch_and_never_a_splice(edit) -> None:
         lambda m: [replace(m, tool_calls=()), replace(m, content="", reasoning=None)],
         lambda m: [replace(m, content="", reasoning=None), replace(m, tool_calls=())],
         lambda m: [replace(m, tool_calls=(), reasoning=None), *(Message("assistant", "", (call,)) for call in m.tool_calls)],
+        lambda m: [
+            replace(m, tool_calls=m.tool_calls[:1]),
+            Message("tool", "1", tool_call_id=m.tool_calls[0].id),
+            Message("assistant", "", m.tool_calls[1:]),
+        ],
     ],
-    ids=["text, calls", "calls, text", "text, call, call"],
+    ids=["text, calls", "calls, text", "text, call, call", "call, result, call"],
 )
 def test_a_turn_that_comes_back_in_parts_is_still_the_turn(split) -> None:
     talk = Talk()
@@ -158,10 +165,113 @@ def test_a_turn_that_comes_back_in_parts_is_still_the_turn(split) -> None:
         reply = talk.ask(history, "<think>so</think>I do." + calls('{ "z":1 }') + calls(f'{{"z": {turn}}}'), tools=TOOLS)
         assert talk.branch == ("continued" if turn else "root")
         before = [*talk.plan.prompt_ids, *talk.sampled[0]]
-        history += [*split(reply), *(Message("tool", "1", tool_call_id=call.id) for call in reply.tool_calls)]
+        history += split(reply)
+        shown = {message.tool_call_id for message in history}
+        history += [Message("tool", "1", tool_call_id=call.id) for call in reply.tool_calls if call.id not in shown]
     talk.ask(history, tools=TOOLS)
     assert talk.branch == "continued"
     assert talk.plan.prompt_ids.tolist()[: len(before)] == before
+
+
+@pytest.mark.parametrize("says", [["10"], ["1", "0", "10"]], ids=["ten was sampled", "all three were"])
+@pytest.mark.parametrize("names", [("alice", "bob"), (None, None)])
+def test_two_speakers_are_never_read_as_one(says: list[str], names: tuple[str | None, str | None]) -> None:
+    talk = Talk()
+    talk.ask([user("vote")], *says)
+    talk.ask([user("vote"), *(Message("assistant", vote, name=name) for vote, name in zip("10", names, strict=True)), user("who won?")])
+    assert talk.plan.parent is None or talk.plan.parent.message.content == "1"
+    assert "10" not in talk.text()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_results_of_parallel_calls_come_back_in_any_order(first: int) -> None:
+    """New ones and those of earlier turns; the model sees them in the order of its calls."""
+    talk = Talk()
+    reply = talk.ask([user("q")], calls('{"z": 1}') + calls('{"z": 2}'), tools=TOOLS)
+    results = [Message("tool", f"result {i}", tool_call_id=call.id) for i, call in enumerate(reply.tool_calls)]
+    order = results if first else results[::-1]
+    done = talk.ask([user("q"), reply, *order], "done", tools=TOOLS)
+    assert talk.branch == "continued"
+    assert talk.text().index("result 0") < talk.text().index("result 1")
+    before = [*talk.plan.prompt_ids, *talk.sampled[0]]
+    talk.ask([user("q"), reply, *order[::-1], done, user("r")], tools=TOOLS)
+    assert talk.branch == "continued"
+    assert talk.plan.prompt_ids.tolist()[: len(before)] == before
+    swapped = [replace(results[0], tool_call_id=results[1].tool_call_id), replace(results[1], tool_call_id=results[0].tool_call_id)]
+    talk.ask([user("q"), reply, *swapped, done, user("r")], tools=TOOLS)
+    assert talk.branch == "edited", "each result says it is the other call's"
+
+
+def test_reasoning_of_a_given_turn_that_changes_is_a_branch() -> None:
+    talk = Talk()
+
+    def history(thought: str | None) -> list[Message]:
+        return [user("p"), Message("assistant", "prior", reasoning=thought), user("q")]
+
+    reply = talk.ask(history("one"))
+    for thought, branch in (("two", "edited"), (None, "continued"), ("one", "forked"), (" one\n", "forked")):
+        talk.ask([*history(thought), reply, user("x")])
+        assert (talk.branch, "one" in talk.text()) == (branch, thought != "two")
+
+
+def test_reasoning_that_is_edited_twice_branches_twice() -> None:
+    talk = Talk()
+    reply = talk.ask([user("q")], "<think>old</think>ans")
+    edit = [user("q"), replace(reply, reasoning="first edit"), user("x")]
+    again = talk.ask(edit)
+    assert talk.branch == "edited"
+    talk.ask([edit[0], replace(reply, reasoning="second edit"), edit[2], again, user("y")])
+    assert talk.branch == "edited"
+    assert "second edit" in talk.text()
+    assert "first edit" not in talk.text()
+
+
+def test_a_stop_string_that_the_client_puts_back_is_what_was_sampled() -> None:
+    talk = Talk()
+    plan = talk.tree.plan([user("q")], (), "main", talk.template)
+    ids = talk.template.encode("x = 1\n</code>", start=False)
+    sample = Sample((Segment(ids, array("f", [-0.1] * len(ids)), 1),), FinishReason.STOP, "</code>")
+    cut = talk.template.parse(ids, (), FinishReason.STOP, "</code>")
+    assert cut.content == "x = 1\n"
+    _, leaves = talk.tree.grow(plan, [(sample, cut)], 0)
+    talk.tree.publish(plan, leaves)
+    whole = replace(cut, content=cut.content + "</code>")
+    said = [*plan.prompt_ids, *ids]
+    reply = talk.ask([user("q"), whole, user("go")])
+    assert talk.branch == "continued"
+    assert talk.plan.prompt_ids.tolist()[: len(said)] == said
+    for back, branch in ((whole, "continued"), (cut, "forked")):
+        talk.ask([user("q"), back, user("go"), reply, user("on")])
+        assert talk.branch == branch, "either way of writing it is the same turn from then on"
+    talk.ask([user("q"), replace(cut, content=cut.content + "</cod>"), user("go")])
+    assert talk.branch == "edited"
+
+
+def test_tools_whose_schemas_are_written_in_another_order_are_the_same_tools() -> None:
+    def listed(**schema: Any) -> tuple[Tool, ...]:
+        return (Tool("f", "", {"type": "object", "properties": schema}),)
+
+    talk = Talk()
+    tools = listed(a={"default": 1, "type": "integer"}, b={})
+    reply = talk.ask([user("q")], "r", tools=tools)
+    before = [*talk.plan.prompt_ids, *talk.sampled[0]]
+    reply = talk.ask([user("q"), reply, user("s")], "t", tools=listed(b={}, a={"type": "integer", "default": 1}))
+    assert talk.branch == "continued"
+    assert talk.plan.prompt_ids.tolist()[: len(before)] == before
+    history = [user("q"), Message("assistant", "r"), user("s"), reply, user("u")]
+    talk.ask(history, tools=listed(a={"default": True, "type": "integer"}, b={}))
+    assert talk.branch == "tools_changed"
+    talk.ask(history, tools=tools)
+    assert talk.branch == "continued"
+
+
+def test_an_example_that_happens_to_say_what_was_sampled_elsewhere_is_no_edit() -> None:
+    talk = Talk()
+    talk.ask([user("is it?")], "yes")
+    talk.ask([user("does 1 equal 1?"), Message("assistant", "yes"), user("does 1 equal 2?")])
+    assert talk.branch == "new"
+    talk.ask([Message("system", "Now it is noon."), user("is it?"), Message("assistant", "yes"), user("sure?")])
+    assert talk.branch == "edited"
 
 
 def test_any_number_of_turns_in_a_row_is_read_in_no_time() -> None:
