@@ -15,6 +15,7 @@ from typing import cast
 from agentlightning.errors import GrammarError
 from agentlightning.templates import harmony
 from agentlightning.templates.base import Template
+from agentlightning.templates.endless import is_endless
 from agentlightning.templates.formats import FUNCTION_GEMMA_QUOTE, GEMMA_QUOTE
 from agentlightning.templates.grammar_values import Quoted, Tagged, arguments_rules
 from agentlightning.templates.tagged import CALL, CALL_END, CALLS, CALLS_END, SEPARATOR
@@ -159,6 +160,8 @@ class _Writer:
 
     def json(self, schema: Mapping[str, Json]) -> str:
         self._check(schema)
+        if is_endless(schema):
+            raise GrammarError(_ENDLESS)
         self.rules.append(f"output: %json {_dumped(schema)}")
         return f"{self.words(*self._form().content)} output".strip()
 
@@ -225,7 +228,7 @@ class _Writer:
             for key, value in cast("Mapping[str, Json]", schema).items():
                 if key in _NAMED and isinstance(value, Mapping):
                     self._check([[name, inner] for name, inner in cast("Mapping[str, Json]", value).items()])
-                elif isinstance(value, list | Mapping) or key == "const":
+                elif key not in _WORDS and (isinstance(value, list | Mapping) or key == "const"):
                     self._check(value)
 
     def words(self, *parts: str) -> str:
@@ -280,7 +283,10 @@ def _arguments(tool: Tool) -> Mapping[str, Json]:
     kinds = schema.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
         raise GrammarError(f"tool {tool.name!r}: its parameters are of type {kinds!r}, and a call's arguments are an object")
-    return {**schema, "type": "object"}
+    whole: dict[str, Json] = {**schema, "type": "object"}
+    if is_endless(whole):
+        raise GrammarError(f"tool {tool.name!r}: {_ENDLESS}")
+    return whole
 
 
 def _dumped(schema: Mapping[str, Json]) -> str:
@@ -291,6 +297,10 @@ def _dumped(schema: Mapping[str, Json]) -> str:
     return json.dumps({"x-guidance": _SPACING, **cleaned})
 
 
+_ENDLESS = "the schema refers to itself so that no value of it could ever be finished"
+
+_WORDS = ("default", "examples", "example")
+"""Keywords whose values are never written."""
 _OPEN = frozenset(("additionalProperties", "patternProperties", "anyOf", "$ref"))
 """Keywords beside which an object's members are not all that may be there."""
 _COMBINES = frozenset(("allOf", "oneOf", "not", "if", "dependentSchemas", "unevaluatedProperties"))
@@ -315,7 +325,7 @@ def _cleaned(schema: Json, closed: bool) -> Json:
     cleaned: dict[str, Json] = {}
     known = cast("Mapping[str, Json]", schema)
     for key, value in known.items():
-        if key == "x-guidance" or (key == "format" and value not in _FORMATS):
+        if key == "x-guidance" or (key == "format" and not (isinstance(value, str) and value in _FORMATS)):
             continue
         if key in _NAMED and isinstance(value, Mapping):
             cleaned[key] = {name: _cleaned(item, closed) for name, item in cast("Mapping[str, Json]", value).items()}
