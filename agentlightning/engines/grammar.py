@@ -137,7 +137,10 @@ def _compiled(text: str, library: LLTokenizer) -> LLMatcher | GrammarError:
     from llguidance import LLMatcher
 
     matcher = LLMatcher(library, text, log_level=0)
-    return GrammarError(_one_line(matcher.get_error())) if matcher.is_error() else matcher
+    first = matcher.deep_copy()
+    if not matcher.is_error():
+        first.compute_bitmask()  # some grammars are found to be none only when they are first used
+    return GrammarError(_one_line(first.get_error())) if first.is_error() else matcher
 
 
 def _library(tokenizer: Any, vocabulary: int) -> LLTokenizer | GrammarError:
