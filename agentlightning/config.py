@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from agentlightning.types import ScorableReason
+from agentlightning.types import MAX_REWARD, ScorableReason
 
 if TYPE_CHECKING:
     from agentlightning.config_sources import Resolved as Resolved
@@ -29,6 +29,10 @@ def __getattr__(name: str) -> Any:
     from agentlightning import config_sources  # it imports the classes below
 
     return getattr(config_sources, name)
+
+
+Score = Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
+"""A reward that is set."""
 
 
 class Settings(BaseModel):
@@ -157,7 +161,7 @@ class RunnerConfig(Settings):
     """Attempts a failing rollout may use."""
     lease: float = Field(default=60.0, gt=0)
     """Seconds without a sign of life after which a runner counts as dead."""
-    failure_reward: dict[ScorableReason, float] = Field(default_factory=dict[ScorableReason, float])
+    failure_reward: dict[ScorableReason, Score] = Field(default_factory=dict[ScorableReason, Score])
     """Score failures of these reasons instead of masking them, e.g. `{"agent_error": -1.0}`."""
 
 

@@ -19,7 +19,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -400,6 +400,8 @@ def allowed(info: FieldInfo) -> str:
 
 def _allowed(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     arguments = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return _allowed(arguments[0], [constraint for field in arguments[1:] for constraint in field.metadata])
     if type(None) in arguments:
         kept = [arg for arg in arguments if arg is not type(None)]
         return " or ".join(_allowed(arg, metadata) for arg in kept) + ", or none"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class AgentLightningError(Exception):
     """Base of every error this package raises on purpose."""
@@ -58,3 +60,9 @@ class RunFailed(AgentLightningError):
 
 class RewardError(AgentLightningError):
     """A reward that is not a finite number, or one that was emitted where no attempt can take it."""
+
+
+def why_no_folder(folder: Path, error: OSError) -> str:
+    """Why a folder could not be made, or nothing written in it: the file that stands in its way, else what the system says."""
+    file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
+    return f"{file} is a file, not a folder" if file is not None else error.strerror or str(error)

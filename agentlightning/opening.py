@@ -24,7 +24,7 @@ import orjson
 from agentlightning.agent import AgentSpec
 from agentlightning.config import Resolved, RunConfig, describe_run
 from agentlightning.config_sources import leaves_of
-from agentlightning.errors import AgentLightningError, ConfigError, StoreError
+from agentlightning.errors import AgentLightningError, ConfigError, StoreError, why_no_folder
 from agentlightning.resources import POLICY, NamedResources
 from agentlightning.run import Run
 from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, Status
@@ -257,7 +257,7 @@ def make_folder(path: Path) -> Path:
         probe.write_bytes(b"x")
         probe.unlink()
     except OSError as error:
-        raise ConfigError(f"the folder {path} cannot be written: {error.strerror}; choose another with output_dir") from error
+        raise ConfigError(f"the folder {path} cannot be written: {why_no_folder(path, error)}; choose another with output_dir") from error
     return path
 
 

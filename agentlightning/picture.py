@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from agentlightning.errors import ConfigError, MissingExtra
+from agentlightning.errors import ConfigError, MissingExtra, why_no_folder
+from agentlightning.fonts import drawn, fonts_for, spell
 from agentlightning.show_trace import printable
+
+logger = logging.getLogger("agentlightning")
 
 INK, FONT, SMALL = "#1f2328", 11.0, 10.0
 CELL = 0.602
@@ -65,12 +68,18 @@ Shape = Rect | Line | Words
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Shapes in the order they are drawn, in pixels from the upper left corner."""
+    """Shapes in the order they are drawn, in pixels from the upper left corner. ``again`` draws the same with each text written as it is told, so that
+    what is longer then has its room."""
 
     width: float
     height: float
     shapes: Sequence[Shape]
     title: str
+    again: Callable[[Callable[[str], str]], Picture] | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        return [shape.text for shape in self.shapes if isinstance(shape, Words)]
 
 
 # --------------------------------------------------------------------------- files
@@ -114,7 +123,10 @@ def _xml(text: str) -> str:
 
 
 def to_png(picture: Picture) -> bytes:
-    """The same picture as a PNG, two pixels for one where it is not too large. Raises MissingExtra without matplotlib."""
+    """The same picture as a PNG, two pixels for one where it is not too large. Raises MissingExtra without matplotlib.
+
+    Characters that no installed font has are written as ``U+4F60``, and a warning says so.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -122,6 +134,14 @@ def to_png(picture: Picture) -> bytes:
         from matplotlib.patches import FancyBboxPatch
     except ImportError:
         raise MissingExtra("a PNG needs matplotlib: pip install matplotlib (an SVG needs nothing: name the file .svg)") from None
+    fonts = fonts_for(picture.texts)
+    if fonts.missing:
+        picture = _spelled(picture, fonts.missing)
+        logger.warning(
+            "the PNG has characters written by number (%s) that no font here has: install one that does, such as Noto Sans CJK or Noto Emoji, "
+            "or look at the picture as an SVG",
+            spell("".join(sorted(fonts.missing)[:3]), fonts.missing) + (", ..." if len(fonts.missing) > 3 else ""),
+        )
     width, height = picture.width, picture.height
     scale = min(2.0, MOST_SIDE / width, MOST_SIDE / height, sqrt(MOST_PIXELS / (width * height)))
     # no pyplot: it keeps global state and wants a display
@@ -143,17 +163,22 @@ def to_png(picture: Picture) -> bytes:
                 xs, ys = zip(*points, strict=True)
                 axes.add_line(Line2D(xs, ys, color=shape.colour, linewidth=1.2, zorder=order))
             case Words():
+                families, has_bold = fonts.of(shape.text)
                 align = {"start": "left", "middle": "center", "end": "right"}[shape.anchor]
                 axes.text(
-                    shape.x, shape.y, shape.text, fontsize=shape.size, color=shape.colour, fontweight="bold" if shape.bold else "normal",
-                    family="DejaVu Sans Mono", ha=align, va="baseline", parse_math=False, zorder=order,
+                    shape.x, shape.y, drawn(shape.text), fontsize=shape.size, color=shape.colour, fontweight="bold" if shape.bold and has_bold else "normal",
+                    family=families, ha=align, va="baseline", parse_math=False, zorder=order,
                 )  # fmt: skip
     out = io.BytesIO()
-    with warnings.catch_warnings():
-        # What the font lacks is drawn as an empty frame; the SVG has it.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(out, format="png")
+    figure.savefig(out, format="png")
     return out.getvalue()
+
+
+def _spelled(picture: Picture, missing: frozenset[str]) -> Picture:
+    if picture.again is not None:
+        return picture.again(lambda text: spell(text, missing))
+    shapes = [replace(shape, text=spell(shape.text, missing)) if isinstance(shape, Words) else shape for shape in picture.shapes]
+    return replace(picture, shapes=shapes)
 
 
 def check_picture_path(path: Path) -> None:
@@ -170,7 +195,5 @@ def write_picture(picture: Picture, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     except OSError as error:
-        file = next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None)
-        why = f"{file} is a file, not a folder" if file is not None else error.strerror
-        raise ConfigError(f"{path} cannot be written: {why}; name another file") from error
+        raise ConfigError(f"{path} cannot be written: {why_no_folder(path.parent, error)}; name another file") from error
     return path

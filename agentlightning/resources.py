@@ -26,6 +26,10 @@ SHORTEST_KEY = 12
 """Characters from which an API key is a secret: shorter ones ("EMPTY", "none") are what endpoints without keys are given, and are ordinary words."""
 
 
+MOST_LEVELS = 128
+"""How deep a JSON value that is recorded may be nested."""
+
+
 class Dataset(Protocol[Item_co]):
     """Tasks: anything with a length and items by position, such as a list."""
 
@@ -224,14 +228,35 @@ def _check_external(name: str, llm: LLM) -> None:
         raise ConfigError(f"resource {name!r}: agents call an external model by this name: use a printable one")
 
 
-def is_json(value: object) -> bool:
-    """Whether a value is plain JSON as it stands (a tuple is not: it would come back as a list)."""
-    if value is None or isinstance(value, str | bool | int):
+def is_json(value: object, depth: int = MOST_LEVELS) -> bool:
+    """Whether a value is plain JSON as it stands, of which the record gives back exactly the same.
+
+    A tuple is not (it would come back as a list), nor NaN, an integer of more than 64 bits, half of a surrogate pair, numpy's numbers, or what is nested more
+    than ``depth`` levels deep.
+    """
+    if value is None or isinstance(value, bool):
         return True
-    if isinstance(value, float):
-        return value - value == 0  # NaN and infinity are not JSON
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**64
+    if isinstance(value, str):
+        return _is_text(value)
+    if type(value) is float:
+        return value - value == 0
+    if depth == 0:
+        return False
     if isinstance(value, list):
-        return all(is_json(item) for item in cast("list[object]", value))
+        return all(is_json(item, depth - 1) for item in cast("list[object]", value))
     if isinstance(value, dict):
-        return all(isinstance(key, str) and is_json(item) for key, item in cast("dict[object, object]", value).items())
+        items = cast("dict[object, object]", value).items()
+        return all(type(key) is str and _is_text(key) and is_json(item, depth - 1) for key, item in items)
     return False
+
+
+def _is_text(value: str) -> bool:
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

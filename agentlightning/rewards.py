@@ -16,7 +16,7 @@ from numbers import Real
 from typing import cast
 
 from agentlightning.errors import AgentLightningError, RewardError
-from agentlightning.types import Json
+from agentlightning.types import MAX_REWARD, Json
 
 ENDPOINT_VARIABLE = "AGENTLIGHTNING_ENDPOINT"
 """The environment variable that holds an attempt's root URL in ``process`` isolation."""
@@ -34,7 +34,8 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 def check_reward(value: object, what: str = "reward") -> float:
     """``value`` as a float. Real numbers are taken, Python's and numpy's scalars; True and False, also numpy's, are 1.0 and 0.0.
 
-    Raises RewardError, naming value and type, for NaN, an infinity, None, text, an array or tensor (also of one element) and anything else.
+    Raises RewardError, naming value and type, for NaN, an infinity, what is beyond ``MAX_REWARD``, None, text, an array or tensor (also of one element)
+    and anything else.
     """
     if not is_number(value):
         raise RewardError(why_not(value, what))
@@ -44,6 +45,10 @@ def check_reward(value: object, what: str = "reward") -> float:
         raise RewardError(f"{what} is {_shown(value)} ({type(value).__name__}), which is no float: {error}") from error
     if not math.isfinite(number):
         raise RewardError(f"{what} is {number} ({type(value).__name__}): a reward has to be finite")
+    if abs(number) > MAX_REWARD:
+        raise RewardError(
+            f"{what} is {number:g} ({type(value).__name__}): a reward has to be within {-MAX_REWARD:g} and {MAX_REWARD:g}; scale it"
+        )
     return number
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -131,6 +132,7 @@ class NodeFacts:
 
     ``branch`` is why a call branched off here; None where nothing did, or where a node above says it. ``sample`` is (which, of how many) at the beginning of one
     of several samples; ``finish``, ``rewards`` and how often a tool call was ``malformed`` stand at a sample's end. ``text`` holds the token ids where they could not be decoded.
+    ``call`` began the node (see `_begun`); ``more`` counts the other calls whose prompt ends in it as well.
     """
 
     node: Node
@@ -142,13 +144,24 @@ class NodeFacts:
     credit: Credit | None
     rewards: Sequence[Reward]
     malformed: int = 0
+    more: int = 0
+
+    @property
+    def call_index(self) -> int:
+        return self.call.index if self.call is not None else self.node.call_index
+
+    @property
+    def call_text(self) -> str:
+        """``call 3``, or ``call 3 and 2 more``."""
+        return f"call {self.call_index}{f' and {self.more} more' if self.more else ''}"
 
 
 def node_facts(view: RolloutView, trace: AttemptTrace, decode: Decoder | None = None) -> list[NodeFacts]:
     """One for each node of the attempt, in the record's order: parents before children."""
     credits = _credits(view, trace)
     calls = {call.index: call for call in trace.calls}
-    branches, samples = _branches(trace), _samples(trace)
+    begun, sharing = _begun(trace)
+    branches, samples = _branches(trace, begun), _samples(trace)
     finishes = {sample.node: str(sample.finish) for call in trace.calls for sample in call.samples}
     malformed = {sample.node: sample.malformed for call in trace.calls for sample in call.samples}
     rewards: dict[int, list[Reward]] = {}
@@ -161,32 +174,44 @@ def node_facts(view: RolloutView, trace: AttemptTrace, decode: Decoder | None = 
         NodeFacts(
             node,
             decode(node.token_ids) if decode is not None else " ".join(map(str, node.token_ids)),
-            calls.get(node.call_index),
+            begun.get(node.id) or calls.get(node.call_index),
             branches.get(node.id),
             samples.get(node.id),
             finishes.get(node.id),
             credits.get(node.id),
             tuple(rewards.get(node.id, ())),
             malformed.get(node.id, 0),
+            max(0, sharing[node.id] - 1) if node.id in begun else 0,
         )
         for node in trace.nodes
     ]
 
 
-def _branches(trace: AttemptTrace) -> dict[int, str]:
+def _begun(trace: AttemptTrace) -> tuple[dict[int, Call], Counter[int]]:
+    """By given node, which of the calls whose prompt ends there began it, and how many there are.
+
+    The record names the call that was written first, which of parallel calls may be any; the reasons of their branches say which was there first.
+    """
+    given = {node.id for node in trace.nodes if not node.sampled}
+    begun: dict[int, Call] = {}
+    sharing: Counter[int] = Counter()
+    for call in sorted(trace.calls, key=lambda call: (call.branch == "forked", call.index)):
+        if call.prompt_node in given:
+            begun.setdefault(call.prompt_node, call)
+            sharing[call.prompt_node] += 1
+    return begun, sharing
+
+
+def _branches(trace: AttemptTrace, begun: Mapping[int, Call]) -> dict[int, str]:
     """By node, the reason of the call that branched there: at the prompt that it added, or at its samples where the prompt was there before."""
     nodes = {node.id: node for node in trace.nodes}
     children = children_of(trace.nodes)
     found: dict[int, str] = {}
-    led: set[int] = set()
     for call in sorted(trace.calls, key=lambda call: call.index):
         prompt = nodes.get(call.prompt_node) if call.prompt_node is not None else None
-        if prompt is None:
-            continue
-        first = not prompt.sampled and prompt.id not in led
-        led.add(prompt.id)
-        if call.branch not in _PLAIN:
-            at = [prompt] if first else [node for node in children.get(prompt.id, ()) if node.sampled and node.call_index == call.index]
+        if prompt is not None and call.branch not in _PLAIN:
+            own = [node for node in children.get(prompt.id, ()) if node.sampled and node.call_index == call.index]
+            at = [prompt] if begun.get(prompt.id) is call else own
             found.update({node.id: call.branch for node in at})
     return found
 
@@ -267,7 +292,8 @@ def _facts_json(facts: NodeFacts, *, decoded: bool) -> dict[str, Json]:
         "sampled": node.sampled,
         "tokens": len(node.token_ids),
         "text": facts.text if decoded else None,
-        "call_index": node.call_index,
+        "call_index": facts.call_index,
+        "more_calls": facts.more,
         "call_id": call.id if call is not None else None,
         "call_status": str(call.status) if call is not None else None,
         "agent": call.agent if call is not None else None,
@@ -450,7 +476,7 @@ def _line(facts: NodeFacts) -> Text:
     node, call = facts.node, facts.call
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append("sampled" if node.sampled else "given  ", style="bold green" if node.sampled else "dim")
-    line.append(f" {_tokens(len(node.token_ids)):>12}  call {node.call_index}", style="" if node.sampled else "dim")
+    line.append(f" {_tokens(len(node.token_ids)):>12}  {facts.call_text}", style="" if node.sampled else "dim")
     if call is not None and call.agent:
         line.append(f"  {one_line(call.agent)}", style="bold blue")
     if facts.branch is not None:

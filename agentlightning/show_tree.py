@@ -6,8 +6,8 @@ shapes. All text is set in a monospaced font, so that its width is known without
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import sqrt
 
 from rich.cells import cell_len
@@ -33,7 +33,7 @@ from agentlightning.show_trace import (
     shorten,
     weight_text,
 )
-from agentlightning.types import CallStatus, Reward
+from agentlightning.types import CallStatus, Failure, Reward
 
 WHOLE_CHAIN = 9
 """Boxes of a chain without branches that are all drawn; of a longer one the first and the last ``CHAIN_ENDS``, and one for what is between."""
@@ -147,11 +147,13 @@ def _box(facts: NodeFacts, parent: int | None) -> Box:
     detail += [f"{facts.malformed} malformed"] if facts.malformed else []
     detail += [f"v{node.version}"] if node.version is not None else []
     agent = one_line(call.agent) if call is not None and call.agent else ""
-    end = " ".join(detail)
     head = f"{'sampled' if node.sampled else 'given'} {plural(len(node.token_ids), 'token')}"
-    corner = f"call {node.call_index}"
+    corner = facts.call_text
+    if not _beside(head, corner):
+        corner, detail = f"call {facts.call_index}", [*detail, f"and {facts.more} more"]
+    end = " ".join(detail)
     together = f"{end}  {corner}".strip()
-    if not agent and cell_len(head) * FONT + cell_len(together) * SMALL + FONT <= CELLS * FONT:
+    if not agent and _beside(head, together):
         end, corner = "", together
     note = weight_text(credit).replace("masked:", "not trained:") if credit is not None else ""
     return Box(
@@ -169,10 +171,15 @@ def _box(facts: NodeFacts, parent: int | None) -> Box:
     )
 
 
+def _beside(head: str, corner: str) -> bool:
+    """Whether both fit into a box's first line."""
+    return cell_len(head) * FONT + cell_len(corner) * SMALL + FONT <= CELLS * FONT
+
+
 def _fold(chain: Sequence[NodeFacts], parent: int | None) -> Box:
     sampled = [one for one in chain if one.node.sampled]
     given = [one for one in chain if not one.node.sampled]
-    calls = [one.node.call_index for one in chain]
+    calls = [one.call_index for one in chain]
     agents = dict.fromkeys(one_line(one.call.agent) for one in chain if one.call is not None and one.call.agent)
     trained = sum(one.credit.trained for one in sampled if one.credit is not None)
     tokens = sum(len(one.node.token_ids) for one in sampled)
@@ -193,10 +200,7 @@ def _fold(chain: Sequence[NodeFacts], parent: int | None) -> Box:
         (f"{trained:,} trained, {tokens - trained:,} not",),
         badges,
         "",
-        "\n".join(
-            clip(f"call {one.node.call_index} {'sampled' if one.node.sampled else 'given'}: {one_line(one.text)}", 100)
-            for one in chain[:20]
-        ),
+        "\n".join(clip(f"{one.call_text} {'sampled' if one.node.sampled else 'given'}: {one_line(one.text)}", 100) for one in chain[:20]),
     )
 
 
@@ -377,6 +381,13 @@ def row_width(sizes: Sequence[Size]) -> float:
 
 def draw_tree(view: RolloutView, trace: AttemptTrace, decode: Decoder | None = None) -> Picture:
     """The picture of one attempt's tree, with a title and a legend of what is in it."""
+
+    def again(spell: Callable[[str], str]) -> Picture:
+        def decode_spelled(ids: Sequence[int]) -> str:
+            return spell(decode(ids)) if decode is not None else ""
+
+        return draw_tree(*_spelled(view, trace, spell), None if decode is None else decode_spelled)
+
     made = boxes(node_facts(view, trace, decode))
     sizes = [Size(box.parent, WIDTH, box.height, _label_width(box.label)) for box in made]
     layout = lay_out(sizes, row_width(sizes))
@@ -395,7 +406,23 @@ def draw_tree(view: RolloutView, trace: AttemptTrace, decode: Decoder | None = N
             shapes.append(Rect(area, "#e7f1fa", BLUE, 0.8, radius=area.height / 2))
             shapes.append(Words(area.x + area.width / 2, area.y + 11.5, box.label, SMALL, BLUE, anchor="middle"))
     title = f"{view.run.record.id}, rollout {short_rollout(view.rollout)}, attempt {trace.attempt.number}: {outcome(view.rollout)}"
-    return Picture(width, layout.height + dy + MARGIN, shapes, title)
+    return Picture(width, layout.height + dy + MARGIN, shapes, title, again)
+
+
+def _spelled(view: RolloutView, trace: AttemptTrace, spell: Callable[[str], str]) -> tuple[RolloutView, AttemptTrace]:
+    """Both with everything that somebody wrote, and the picture shows, as ``spell`` writes it."""
+
+    def maybe(text: str | None) -> str | None:
+        return None if text is None else spell(text)
+
+    def failure(given: Failure | None) -> Failure | None:
+        return None if given is None else replace(given, message=spell(given.message))
+
+    rollout = replace(view.rollout, task=spell(str(view.rollout.task)), failure=failure(view.rollout.failure))
+    rewards = [replace(reward, name=spell(reward.name), agent=maybe(reward.agent)) for reward in view.rewards]
+    calls = tuple(replace(call, agent=maybe(call.agent), error=maybe(call.error)) for call in trace.calls)
+    attempt = replace(trace.attempt, failure=failure(trace.attempt.failure))
+    return replace(view, rollout=rollout, rewards=rewards), replace(trace, attempt=attempt, calls=calls)
 
 
 def _label_width(label: str) -> float:

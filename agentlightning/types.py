@@ -52,7 +52,7 @@ class Reason(StrEnum):
     EMPTY = "empty"
     """No reward of any kind, or no call reached the endpoint in training."""
     BAD_REWARD = "bad_reward"
-    """A returned, emitted or graded reward was not a finite number."""
+    """A returned, emitted or graded reward was not a finite number within ``MAX_REWARD``."""
     INCOMPLETE = "incomplete"
     """A call of the attempt could not be recorded whole."""
     CONTEXT_LENGTH = "context_length"
@@ -286,6 +286,10 @@ class Call:
     first_token_s: float | None = None
     total_s: float | None = None
     external: External | None = None
+
+
+MAX_REWARD = 1e9
+"""The largest reward that is taken, of either sign: sums and squares of such rewards, and gradients that are weighted with them, stay finite in float32."""
 
 
 @dataclass(frozen=True, slots=True)

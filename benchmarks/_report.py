@@ -9,6 +9,7 @@ A figure without its machine and its spread is not a figure. Loads no library th
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -68,6 +69,18 @@ def model_folder(named: str | Path | None) -> str:
         return str(named)
     script = Path(__file__).parent.parent / "scripts" / "smollm2.py"
     return subprocess.run([sys.executable, str(script)], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def options_of(doc: str | None) -> argparse.ArgumentParser:
+    """For a program's options: ``--help`` says what its docstring says, and every default."""
+    return argparse.ArgumentParser(description=doc, formatter_class=_Help)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def _get_help_string(self, action: argparse.Action) -> str:
+        said = action.help or ""
+        default = " ".join(map(str, action.default)) if isinstance(action.default, list) else action.default
+        return said if default is None or default is False or default in ("", argparse.SUPPRESS) else f"{said} (default: {default})"
 
 
 class Report:

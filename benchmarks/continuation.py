@@ -8,14 +8,13 @@ of those that branched, by what the client did and by reason.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
-from _report import Report
+from _report import Report, options_of
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -26,10 +25,10 @@ TALKS = {"hermes_tags": True, "llama3": True, "smol": False}
 def main() -> None:
     from tests.gateway.damage import DAMAGE, Talk
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--conversations", type=int, default=1000)
-    parser.add_argument("--turns", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = options_of(__doc__)
+    parser.add_argument("--conversations", type=int, default=1000, help="how many")
+    parser.add_argument("--turns", type=int, default=8, help="of a conversation")
+    parser.add_argument("--seed", type=int, default=0, help="of conversations and damage")
     options = parser.parse_args()
     report = Report("continuation", **vars(options), templates=list(TALKS))
     wrong = requests = 0

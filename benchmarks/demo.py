@@ -8,7 +8,6 @@ validation, saving, loading and starting are in ``whole_s`` besides. The run sto
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -16,15 +15,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from _report import Report
+from _report import Report, options_of
 
 PROGRAM = Path(__file__).resolve().parents[1] / "examples" / "calculator" / "train.py"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser = options_of(__doc__)
+    parser.add_argument("--model", help="Hugging Face folder; default: SmolLM2-135M-Instruct")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="one run of the demo each")
     options = parser.parse_args()
     report = Report("demo", seeds=options.seeds, held_out=200)
     scores: list[float] = []

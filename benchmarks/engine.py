@@ -1,7 +1,7 @@
 """What the local engine's speed is claimed with: decode tokens/s beside ``model.generate`` in the same process, alternating; time to first token
 while others decode; prefix reuse of second turns.
 
-    python benchmarks/engine.py [--model DIR] [--dtypes float32 bfloat16] [--rounds 5] [--counts 1 8 32]
+    python benchmarks/engine.py [--model DIR] [--dtypes float32 bfloat16] [--device auto] [--rounds 5] [--counts 1 8 32] [--tokens 64] [--threads N]
 
 Both sides sample at temperature 1, no end token, from the same prompts of differing lengths. ``decode`` counts the tokens between the moment when
 every request has its first and the moment when one has its last; ``whole`` counts all tokens over the whole time, prompts included.
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from _report import Report, model_folder
+from _report import Report, model_folder, options_of
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from agentlightning.config import EngineConfig, ModelConfig
@@ -149,14 +149,14 @@ async def measure(report: Report, args: argparse.Namespace, model: str, dtype: L
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--model", help="Hugging Face folder; default: SmolLM2-135M-Instruct")
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--counts", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"], help="of the weights")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--counts", type=int, nargs="+", default=[1, 8, 32], help="requests at once")
     parser.add_argument("--tokens", type=int, default=64, help="new tokens per request")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each side")
+    parser.add_argument("--threads", type=int, help="of torch; default: its own choice")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -31,7 +31,7 @@ from typing import Any
 
 import aiohttp
 import orjson
-from _report import Report, model_folder
+from _report import Report, model_folder, options_of
 from aiohttp import web
 
 PROMPT, NEW, SAMPLED = 1000, 64, 256
@@ -329,11 +329,11 @@ def run(main: Callable[[], Any]) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = options_of(__doc__)
     parser.add_argument("--model", help="folder of a model, for its tokenizer; default: SmolLM2-135M-Instruct")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--connections", type=int, nargs="+", default=[1, 32, 256])
+    parser.add_argument("--runs", type=int, default=5, help="of each side")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of a run")
+    parser.add_argument("--connections", type=int, nargs="+", default=[1, 32, 256], help="that ask at once")
     for hidden in ("--serve", "--upstream", "--folder", "--attempts"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,6 +1,6 @@
 """How the gateway holds up: many open attempts with long conversations, and what it adds between the tokens of a stream.
 
-    python benchmarks/gateway_scale.py [--attempts 1000] [--turns 128] [--at-once 8] [--minutes 12]
+    python benchmarks/gateway_scale.py [--model DIR] [--attempts 1000] [--turns 128] [--at-once 8] [--minutes 12] [--rounds 10]
 
 ``turns``: every attempt holds a conversation that grows by one question and one sample of 256 tokens a turn, ``at_once`` of them at a time; all take a turn before any
 takes the next, so that all are open and equally long throughout. The time of a turn is fitted as a + b x bytes that are new + c x bytes of history, twice: under that load
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import orjson
-from _report import Report, model_folder
+from _report import Report, model_folder, options_of
 from gateway import Server, Talker
 
 STEP_S = 0.01
@@ -164,11 +164,11 @@ async def measure(args: argparse.Namespace, model: str, folder: Path, report: Re
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = options_of(__doc__)
     parser.add_argument("--model", help="folder of a model, for its tokenizer; default: SmolLM2-135M-Instruct")
-    parser.add_argument("--attempts", type=int, default=1000)
-    parser.add_argument("--turns", type=int, default=128)
-    parser.add_argument("--at-once", type=int, default=8)
+    parser.add_argument("--attempts", type=int, default=1000, help="that are open")
+    parser.add_argument("--turns", type=int, default=128, help="of each conversation")
+    parser.add_argument("--at-once", type=int, default=8, help="conversations that take a turn at the same time")
     parser.add_argument("--minutes", type=float, default=12.0, help="the conversations end before this long, at a whole turn")
     parser.add_argument("--rounds", type=int, default=10, help="streams one after the other on each of 32 connections")
     args = parser.parse_args()

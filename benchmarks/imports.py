@@ -7,7 +7,6 @@ Each time is a new process, alternating with a bare one. The size is measured in
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ import time
 import venv
 from pathlib import Path
 
-from _report import Report
+from _report import Report, options_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {
@@ -52,8 +51,8 @@ def _size(folder: Path) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=15)
+    parser = options_of(__doc__)
+    parser.add_argument("--runs", type=int, default=15, help="new processes of each kind")
     parser.add_argument("--no-size", action="store_true", help="leave out the installation")
     options = parser.parse_args()
     report = Report("imports", runs=options.runs)

@@ -9,7 +9,6 @@ own; they step in turn, one at a time, and the first step of each (in which memo
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import random
 import resource
@@ -21,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from _report import Report, model_folder
+from _report import Report, model_folder, options_of
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -218,10 +217,10 @@ def choices(model: Any) -> list[tuple[str, dict[str, Any]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = options_of(__doc__)
     parser.add_argument("--model", help="Hugging Face folder; default: SmolLM2-135M-Instruct")
     parser.add_argument("--rounds", type=int, default=5, help="steps of each way after its first")
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--threads", type=int, help="of torch; default: its own choice")
     parser.add_argument("--quick", action="store_true", help="two groups, one round")
     options = parser.parse_args()
     path = model_folder(options.model)

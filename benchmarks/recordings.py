@@ -11,7 +11,6 @@ the gateway's reason and what the comparison finds changed. Ends with status 1 w
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
@@ -20,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _report import Report
+from _report import Report, options_of
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -61,7 +60,7 @@ async def play(recordings: list[dict[str, Any]], folder: Path) -> dict[str, Any]
 def main() -> None:
     from tests.gateway.recorded import fullest
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = options_of(__doc__)
     parser.add_argument("--recordings", type=Path, help="a folder of recordings; default: the full ones where they are, else the distilled")
     options = parser.parse_args()
     if options.recordings:

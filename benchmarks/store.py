@@ -1,4 +1,6 @@
-"""How long recording a call takes. The disk under it matters: ``python benchmarks/store.py [--folder FOLDER]``.
+"""How long recording a call takes. The disk under it matters.
+
+    python benchmarks/store.py [--folder FOLDER]
 
 One record is a call with 64 given and 256 sampled tokens with their logprobs. ``alone``: one record at a time, its latency.
 ``N at once``: N tasks that record one after the other; the latency each sees, and the time per record of them all together, on the
@@ -7,7 +9,6 @@ clock and of the CPU (making the record included). ``bytes``: of the database; 4
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sqlite3
 import statistics
@@ -18,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from _report import Report
+from _report import Report, options_of
 
 from agentlightning.store import Store, open_store
 from agentlightning.types import (
@@ -97,7 +98,7 @@ async def bench(report: Report, folder: Path, durability: Literal["process", "po
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = options_of(__doc__)
     parser.add_argument("--folder", help="where the record is written, for its disk; default: a temporary folder")
     options = parser.parse_args()
     report = Report("store", given=GIVEN, sampled=SAMPLED, sqlite=sqlite3.sqlite_version, sqlalchemy=version("sqlalchemy"))

@@ -1,6 +1,6 @@
 """Side by side with TRL's GRPOTrainer on the demo's task: wall time from the first step until a step's mean training reward reaches 0.9.
 
-    python benchmarks/trl_compare.py [--seeds 0 1 2] [--bf16 | --fp32] [--steps 40] [--target 0.9]
+    python benchmarks/trl_compare.py [--seeds 0 1 2] [--bf16 | --fp32] [--steps 40] [--target 0.9] [--model DIR] [--trl JSON] [--trl-python PYTHON]
 
 Both sides: SmolLM2-135M-Instruct, the same prompt, problems and scoring (examples/calculator), 6 problems x 8 rollouts a step, full fine-tuning, AdamW
 at 2e-5, gradient norm clipped at 1, clip range 0.2/0.28, no KL term, temperature 1, 32 tokens a turn, at most 3 turns; the same cores and allocator
@@ -23,6 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from _report import Report, model_folder, options_of
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples" / "calculator"
@@ -228,11 +230,11 @@ def run_side(python: str | Path, side: str, seed: int, options: argparse.Namespa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser = options_of(__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="one run of both sides each")
     parser.add_argument("--steps", type=int, default=40, help="at most this many")
-    parser.add_argument("--target", type=float, default=0.9)
-    parser.add_argument("--model", default="")
+    parser.add_argument("--target", type=float, default=0.9, help="the mean reward of a step that ends a run")
+    parser.add_argument("--model", default="", help="Hugging Face folder; default: SmolLM2-135M-Instruct")
     precision = parser.add_mutually_exclusive_group()
     precision.add_argument("--bf16", action="store_true", help="TRL with bfloat16 autocast alone")
     precision.add_argument("--fp32", action="store_true", help="TRL in float32 alone")
@@ -246,8 +248,6 @@ def main() -> None:
     if options.side:
         Path(options.out).write_text(json.dumps(run_ours(options) if options.side == "ours" else run_trl(options)))
         return
-
-    from _report import Report, model_folder
 
     options.model = model_folder(options.model)
     python = options.trl_python or environment()

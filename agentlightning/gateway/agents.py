@@ -2,7 +2,8 @@
 
 Frameworks do not say it, so each way that a user can is heard, the most explicit first: a path segment, the header `X-Agent-Name`, an API key `agent:NAME`,
 `user` or metadata in the body, OpenTelemetry's baggage, the rules in `gateway.agents`. Where none of them speaks, an identical system prompt and
-set of tools (by their names) is one agent, named after their content, so that its name is the same in every attempt and run.
+set of tools (by their names) is one agent, named after their content, so that its name is the same in every attempt and run. The system prompt is what stands
+before all other messages: a note in the middle of a conversation makes no other agent.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Literal, cast
 from urllib.parse import unquote
 
 from agentlightning.config import AgentRule
 from agentlightning.gateway.wires.base import WireRequest
-from agentlightning.types import Json, Tool
+from agentlightning.types import Json, Message, Tool
 
 LONGEST = 200
 """Characters of an agent's name."""
@@ -64,11 +66,11 @@ def named_by_body(request: WireRequest, headers: Mapping[str, str], rules: Mappi
             return name, "body"
     if (name := _in_baggage(headers.get("baggage", ""))) is not None:
         return name, "baggage"
-    system = "\n".join(message.content for message in request.messages if message.role == "system")
+    system = "\n".join(message.content for message in takewhile(_is_system, request.messages))
     for name, rule in rules.items():
         if _follows(rule, system, request.tools):
             return name, "rule"
-    return learned(system, request.tools), "learned"
+    return learned(system, request.tools[: len(request.tools) - request.loaded]), "learned"
 
 
 def learned(system: str, tools: Sequence[Tool]) -> str:
@@ -77,6 +79,10 @@ def learned(system: str, tools: Sequence[Tool]) -> str:
     for name in sorted(tool.name for tool in tools):
         content.update(b"\0" + name.encode("utf-8", "replace"))
     return LEARNED + content.hexdigest()
+
+
+def _is_system(message: Message) -> bool:
+    return message.role == "system"
 
 
 def _follows(rule: AgentRule, system: str, tools: Sequence[Tool]) -> bool:

@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 from aiohttp import web
 
+from agentlightning.gateway.calls import Identity
 from agentlightning.gateway.wires.base import Target
 
 JSON = {"Content-Type": "application/json"}
@@ -34,12 +35,16 @@ async def send(request: web.BaseRequest, body: bytes, status: int, headers: Mapp
     return response
 
 
-def identity_of(request: web.BaseRequest, body: bytes, target: Target, agent: str, external: str = "") -> tuple[bytes, bool]:
-    """What makes two requests the same call, and whether the client says so itself. ``external`` is the external model that it is for."""
+def identity_of(request: web.BaseRequest, body: bytes, target: Target, agent: str, external: str = "") -> Identity:
+    """What makes two requests the same call. ``external`` is the external model that it is for: keys of the client's own are not shared with its endpoint."""
+    asked = blake2b(body, digest_size=16)
+    asked.update(f"\0{target.path}\0{target.query}\0{agent}\0{external}".encode("utf-8", "surrogateescape"))
     own = request.headers.get("Idempotency-Key")
-    identity = blake2b(own.encode("utf-8", "surrogateescape") if own else body, digest_size=16)
-    identity.update(f"\0{target.path}\0{target.query}\0{agent}\0{bool(own)}\0{external}".encode("utf-8", "surrogateescape"))
-    return identity.digest(), bool(own)
+    if not own:
+        return Identity(asked.digest())
+    return Identity(
+        asked.digest(), blake2b(f"{own}\0{external}".encode("utf-8", "surrogateescape"), digest_size=16, person=b"key").digest()
+    )
 
 
 def retry_count(request: web.BaseRequest) -> int:

@@ -6,7 +6,9 @@ Belongs to the gateway's event loop. Knows nothing of HTTP, engines or the store
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentlightning.gateway.wires.base import CallError, Reply
@@ -31,11 +33,24 @@ class Answer:
         return self.status >= 400
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Digests of what a request asks and, where its client names its calls itself (``Idempotency-Key``), of that name."""
+
+    asked: bytes
+    key: bytes | None = None
+
+    @property
+    def place(self) -> bytes:
+        """Where the calls that it may repeat are kept."""
+        return self.key or self.asked
+
+
 @dataclass(slots=True, eq=False)
 class OpenCall:
     """A call from its arrival until nobody can claim its reply any more.
 
-    ``body`` identifies what was asked. ``outcome`` is the reply or what went wrong, None until there is either. ``readers`` counts the connections that
+    ``identity`` says what was asked. ``outcome`` is the reply or what went wrong, None until there is either. ``readers`` counts the connections that
     wait for it, ``retry`` is the highest retry count that it answered, ``stored`` is the status it has in the record (None: not recorded),
     ``begun`` says that nothing about the request can be refused any more, ``recording`` that its samples are whole, ``given_up`` that nobody is going to
     claim it. ``place`` is its place among the attempt's calls to policies, which seeds its samples.
@@ -44,7 +59,7 @@ class OpenCall:
     id: str
     index: int
     place: int
-    body: bytes
+    identity: Identity
     wire: str
     agent: str | None
     received_at: float
@@ -72,6 +87,14 @@ class OpenCall:
         """An error is nobody's reply: who asks again is meant to."""
         outcome = self.outcome
         return not (self.given_up or isinstance(outcome, CallError) or (isinstance(outcome, Answer) and outcome.failed))
+
+    @property
+    def owes(self) -> bool:
+        """Its client got no reply and is going to ask again, where it is one that does."""
+        outcome = self.outcome
+        if self.delivered_at is not None or self.given_up:
+            return self.delivered_at is None
+        return isinstance(outcome, CallError | Answer) and retried(outcome.status) and (isinstance(outcome, Answer) or outcome.retry)
 
     def add(self, index: int, delta: ParsedDelta) -> None:
         """Appends what sample ``index`` of a streamed call adds and wakes the readers."""
@@ -169,22 +192,53 @@ def _release(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def repeated(calls: Sequence[OpenCall], retry: int, *, named: bool = False) -> OpenCall | None:
-    """Which of the calls with an equal body a new request repeats, if any.
+def retried(status: int) -> bool:
+    """Whether clients ask again after an answer with this status."""
+    return status >= 500 or status in (408, 409, 429)
 
-    One whose connection closed early is claimed by any equal body. A request that says it is a retry may also get a reply that was written but did
-    not arrive, or one whose connection has not been seen to close; one that answered this retry count already is somebody else's. With ``named``
-    the client says itself which requests are one call.
+
+def named(calls: Sequence[OpenCall], identity: Identity) -> OpenCall | None:
+    """The call that a client means by a name of its own. Raises CallError where it asked something else under that name."""
+    call = next((call for call in calls if call.claimable), None)
+    if call is not None and call.identity != identity:
+        message = "this Idempotency-Key was sent with another request (another body, path or agent): each request needs a key of its own"
+        raise CallError(422, message, code="idempotency_key_reuse", retry=False)
+    return call
+
+
+def repeated(calls: Sequence[OpenCall], retry: int, owed: Callable[[], bool]) -> OpenCall | None:
+    """Which of the calls that asked the same a new request repeats, if any.
+
+    One whose connection closed early is claimed by any equal request. One that says it is a retry may be that of a call without a reply: ``owed`` says
+    so and counts it, and it is sampled. Else it may also get a reply that was written but did not arrive, or one whose connection has not been seen to
+    close; one that answered this retry count already is somebody else's.
     """
-    if named:
-        return next((call for call in calls if call.claimable), None)
     orphans = [call for call in calls if call.orphaned and call.claimable]
     if orphans:
         return orphans[0]
-    if retry <= 0:
+    if retry <= 0 or owed():
         return None
     others = [call for call in calls if call.retry < retry and call.claimable]
     return max(others, key=lambda call: (call.delivered_at is None, call.started), default=None)
+
+
+class Owed:
+    """Notes of the last calls that ended without a reply. The retry of such a call must not be taken for that of an equal one whose reply is there."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self._notes: deque[tuple[Identity, int, float]] = deque(maxlen=most)
+        self._seconds = seconds
+
+    def note(self, call: OpenCall) -> None:
+        self._notes.append((call.identity, call.retry, time.monotonic() + self._seconds))
+
+    def take(self, identity: Identity, retry: int) -> bool:
+        """Whether a retry may be that of such a call, which is then forgotten. Of several the one that had been retried most often."""
+        now = time.monotonic()
+        notes = [note for note in self._notes if note[0] == identity and note[1] < retry and now < note[2]]
+        if notes:
+            self._notes.remove(max(notes, key=lambda note: note[1]))
+        return bool(notes)
 
 
 Order = tuple[int, str, int, int, int, int]

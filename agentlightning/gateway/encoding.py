@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from agentlightning.templates.base import Template
 
+AT_ONCE = 16_384
+"""Characters that the event loop tokenises itself: some milliseconds."""
+
 
 @dataclass(slots=True)
 class _Text:
@@ -23,7 +26,7 @@ class _Text:
 
 
 class Encoder:
-    """One per event loop. A text that is alone is tokenised at once; those that come while others are being tokenised wait and then go together."""
+    """One per event loop. A short text that is alone is tokenised at once; those that come while others are being tokenised wait and then go together."""
 
     def __init__(self) -> None:
         self._waiting: list[_Text] = []
@@ -45,7 +48,7 @@ class Encoder:
 
     def _next(self) -> None:
         texts, self._waiting = self._waiting, []
-        if len(texts) == 1:  # handing it over would take longer
+        if len(texts) == 1 and len(texts[0].text) <= AT_ONCE:  # handing it over would take longer
             _answer(texts, _encode(texts))
         elif texts:
             self._busy = True

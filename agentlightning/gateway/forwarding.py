@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from agentlightning.errors import StoreError
-from agentlightning.gateway.calls import Answer, Forwarded, OpenCall, ended
+from agentlightning.gateway.calls import Answer, Forwarded, Identity, OpenCall, ended
 from agentlightning.gateway.upstream import Outgoing, Upstream, Upstreams, asked_model, recorded, refuse_path
 from agentlightning.gateway.usage import AttemptUsage, ExternalUsage
 from agentlightning.gateway.wires.base import CallError, Target
@@ -25,8 +25,8 @@ logger = logging.getLogger("agentlightning.gateway")
 
 
 class Repeated(Protocol):
-    def __call__(self, body: bytes, now: float, retry: int, *, named: bool) -> OpenCall | None:
-        """The open call that an equal body repeats, which it has joined then."""
+    def __call__(self, identity: Identity, now: float, retry: int) -> OpenCall | None:
+        """The open call that an equal request repeats, which it has joined then. Raises CallError."""
         ...
 
 
@@ -68,18 +68,16 @@ class Forwarding:
             raise CallError(503, message, code="upstream_error", retry=False)
         return upstream
 
-    def submit(
-        self, wire: str, upstream: Upstream, sent: Outgoing, body: bytes, *, retry: int, agent: str | None, named: bool = False
-    ) -> Forwarded:
+    def submit(self, wire: str, upstream: Upstream, sent: Outgoing, identity: Identity, *, retry: int, agent: str | None) -> Forwarded:
         """Passes a call on, or joins the one that it repeats: as the session's ``submit``, and with the same duties for its caller."""
         now = time.monotonic()
-        if isinstance(call := self._book.repeated(body, now, retry, named=named), Forwarded):
+        if isinstance(call := self._book.repeated(identity, now, retry), Forwarded):
             return call
         call = Forwarded(
             id=f"external_{secrets.token_hex(12)}",
             index=self._book.take_index(),
             place=-1,
-            body=body,
+            identity=identity,
             wire=wire,
             agent=agent,
             received_at=time.time(),

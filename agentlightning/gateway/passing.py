@@ -21,8 +21,8 @@ async def pass_on(
     request: web.BaseRequest, session: Session, shape: Wire | Unserved, upstream: Upstream, sent: Outgoing, agent: str
 ) -> web.StreamResponse:
     """Answers one call, with errors of ours in the caller's ``shape``."""
-    identity, own = identity_of(request, sent.body, sent.target, agent, upstream.name)
-    call = session.external.submit(shape.name, upstream, sent, identity, retry=retry_count(request), agent=agent, named=own)
+    identity = identity_of(request, sent.body, sent.target, agent, upstream.name)
+    call = session.external.submit(shape.name, upstream, sent, identity, retry=retry_count(request), agent=agent)
     try:
         return await _answer(request, session, call, lambda error: ROUTES[sent.target.path].error_event + shape.error(error) + b"\n\n")
     finally:

@@ -5,10 +5,12 @@ Pure. What a chat template does for messages is done here for a text that is tak
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_right, insort
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import count
 from typing import Generic, TypeVar
 
 from agentlightning.errors import TemplateError
@@ -84,20 +86,26 @@ def text_bytes(text: str) -> bytes:
 _EDGE = "@text {}:"
 """Stands on both sides of the text. It begins with a character that it has only once, so that two of them cannot overlap."""
 
+_EDGES = re.compile(r"@text ([0-9]+):", re.ASCII)
+
 
 def encode_text(text: str, template: Template, *, start: bool) -> array[int]:
     """The tokens of a text with nothing in it read as a control token. ``start``: it begins the prompt. Raises PromptError.
 
     The template is asked to escape it as it escapes a user's message, between two edges that say where the message is.
     """
-    number = 0
-    while (edge := _EDGE.format(number)) in text:
-        number += 1
+    edge = _edge_for(text)
     rendered = "".join(template.render([Message("user", edge + text + edge)], (), {}).texts)
     parts = rendered.split(edge)
     if len(parts) != 3:
         raise PromptError("the model's chat template changes the text it is given: send the prompt as token ids")
     return template.encode(parts[1], start=start)
+
+
+def _edge_for(text: str) -> str:
+    """An edge that is not in a text. It is looked through once, however many are."""
+    taken = set(_EDGES.findall(text))
+    return _EDGE.format(next(number for number in count() if str(number) not in taken))
 
 
 def check_ids(ids: array[int], template: Template) -> None:

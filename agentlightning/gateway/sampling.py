@@ -56,7 +56,8 @@ async def constraint(asked: WireRequest, template: Template, engine: Engine) -> 
         if not strict:
             return None
         what = asked.called.strict.format(strict[0]), True
-    tools = tuple(tool for tool in asked.tools if asked.tool_names is None or tool.name in asked.tool_names)
+    allowed = None if asked.tool_names is None else frozenset(asked.tool_names)
+    tools = tuple(tool for tool in asked.tools if allowed is None or tool.name in allowed)
     if asked.tool_choice == "none":
         tools = ()
     # A client that names one function expects one call of it.

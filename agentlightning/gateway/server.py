@@ -9,9 +9,9 @@ import asyncio
 import concurrent.futures
 import errno
 import gc
-import json
 import logging
 import math
+import re
 import secrets
 import socket
 import threading
@@ -29,34 +29,36 @@ from urllib.parse import parse_qsl, unquote
 
 import orjson
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from agentlightning.config import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.errors import AgentLightningError, ConfigError, StoreError
-from agentlightning.gateway.agents import named_by_body, named_by_request
+from agentlightning.gateway.agents import clean, named_by_body, named_by_request
 from agentlightning.gateway.answers import EVENTS, JSON, begin, drop, identity_of, retry_count, send
+from agentlightning.gateway.bodies import parse, read_body, readable
 from agentlightning.gateway.calls import OpenCall, Turnstile
+from agentlightning.gateway.connections import Listener
 from agentlightning.gateway.encoding import Encoder
 from agentlightning.gateway.passing import pass_on
 from agentlightning.gateway.session import Notices, Policy, Session
 from agentlightning.gateway.upstream import ROUTES, Outgoing, Upstreams, described
 from agentlightning.gateway.usage import AttemptUsage
-from agentlightning.gateway.wires import CHAT, find_wire, read_request
+from agentlightning.gateway.wires import find_wire, read_request, wire_of_client
 from agentlightning.gateway.wires.base import CallError, Count, Look, Reply, ReplyStream, Target, Wire
+from agentlightning.gateway.wires.models import model, models
 from agentlightning.gateway.wires.unserved import Unserved
 from agentlightning.resources import LLM
 from agentlightning.store.base import Store
-from agentlightning.types import Attempt, Json, Reason, Reward, Rollout
+from agentlightning.types import MAX_REWARD, Attempt, Json, Reason, Reward, Rollout
 
 logger = logging.getLogger("agentlightning.gateway")
 
 T = TypeVar("T")
 
+LAST_WORDS = 1.0
+"""Seconds after an attempt's end in which what is still being written to its clients may go out."""
+
 REMEMBERED = 10_000
 """Ended attempts whose keys still answer 410 rather than 401."""
-
-READ_DEADLINE = 60.0
-"""Seconds a client may take to send its body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,6 @@ class Gateway:
         self._store = store
         self._policies = dict(policies)
         self._config = config
-        self._max_body = int(config.max_body_mb * 2**20)
         self._notices = Notices()
         self._turnstile = Turnstile() if deterministic else None
         self._encoder = Encoder()
@@ -99,6 +100,7 @@ class Gateway:
         self._sessions: dict[bytes, Session] = {}
         self._keys: dict[str, bytes] = {}
         self._ended: OrderedDict[bytes, tuple[str, AttemptUsage]] = OrderedDict()
+        self._answering: dict[str, set[asyncio.Transport]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stop: asyncio.Event | None = None
@@ -173,7 +175,7 @@ class Gateway:
 
     async def _main(self, listener: socket.socket, started: concurrent.futures.Future[str]) -> None:
         self._stop = asyncio.Event()
-        server = web.Server(self._handle, request_factory=self._request, handler_cancellation=True, access_log=None)
+        server = Listener(self._handle, _told, int(self._config.max_body_mb * 2**20))
         runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await runner.setup()
         site = web.SockSite(runner, listener, backlog=1024)
@@ -242,41 +244,36 @@ class Gateway:
         self._ended[digest] = (attempt_id, session.usage)
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
-        return await session.end()
+        usage = await session.end()
+        if answering := self._answering.pop(attempt_id, None):
+            asyncio.get_running_loop().call_later(LAST_WORDS, _cut, answering)
+        return usage
 
     # ----------------------------------------------------------------- requests
-    def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-        return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop(), client_max_size=self._max_body)
-
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers one request. What goes wrong is answered in the shape of the wire that the path belongs to."""
-        key, agent, target = _target(request)
+        key, agent, target = _target(request.method, request.raw_path)
         path = target.path
         found = find_wire(path)
-        shape: Wire | Unserved = found or CHAT
+        shape = found or wire_of_client(request.raw_path, request.headers)
         try:
             if key is None:
                 raise CallError(
                     404, "there is nothing at this path: use the base URL that the agent was given (OPENAI_BASE_URL)", code="unknown_url"
                 )
+            if agent == "":
+                raise CallError(
+                    404, "the path names no agent: write /a/KEY/agent/NAME/v1/... with the agent's name for NAME", code="unknown_url"
+                )
             session = self._session(key)
-            session.usage.note_client(request.headers.get("User-Agent"))
-            if path == "rewards":
-                return await self._rewards(request, session)
-            if found is None and path.split("/", 1)[0] == "models":
-                return await self._models(request, path)
-            if isinstance(found, Unserved) and path in ROUTES and request.method == "POST" and self._upstreams.names:
-                body = await self._read(request)
-                parsed = _parse(body)
-                if (upstream := session.external.named(target, parsed)) is not None:
-                    named = named_by_request(agent, request.headers, target.query)
-                    name, _ = named or named_by_body(described(parsed), request.headers, self._config.agents)
-                    return await pass_on(request, session, found, upstream, Outgoing.of(target, body, request.headers), name)
-            if found is None or isinstance(found, Unserved):
-                refusal = found.refusal() if found is not None else _nothing_at(path)
-                session.usage.note_unserved(path, refusal.message)
-                raise refusal
-            return await self._answer(request, session, found, target, agent)
+            answering, transport = self._answering.setdefault(session.attempt.id, set()), request.transport
+            if transport is None:
+                raise ConnectionResetError("the client has left")
+            answering.add(transport)
+            try:
+                return await self._route(request, session, found, target, agent)
+            finally:
+                answering.discard(transport)
         except CallError as error:
             return await _send_error(request, shape, error)
         except ConnectionError:
@@ -284,6 +281,28 @@ class Gateway:
         except Exception:  # a defect of ours is answered in the caller's shape too
             logger.exception("a request for %s could not be answered", path)
             return await _send_error(request, shape, CallError(500, "the gateway failed; its log says how", code="internal_error"))
+
+    async def _route(
+        self, request: web.BaseRequest, session: Session, found: Wire | Unserved | None, target: Target, agent: str | None
+    ) -> web.StreamResponse:
+        path = target.path
+        session.usage.note_client(readable(request.headers.get("User-Agent", "")))
+        if path == "rewards":
+            return await self._rewards(request, session)
+        if found is None and path.split("/", 1)[0] == "models":
+            return await self._models(request, path)
+        if isinstance(found, Unserved) and path in ROUTES and request.method == "POST" and self._upstreams.names:
+            body = await read_body(request)
+            parsed = parse(body)
+            if (upstream := session.external.named(target, parsed)) is not None:
+                named = named_by_request(agent, request.headers, target.query)
+                name, _ = named or named_by_body(described(parsed), request.headers, self._config.agents)
+                return await pass_on(request, session, found, upstream, Outgoing.of(target, body, request.headers), name)
+        if found is None or isinstance(found, Unserved):
+            refusal = found.refusal() if found is not None else _nothing_at(path)
+            session.usage.note_unserved(path, refusal.message)
+            raise refusal
+        return await self._answer(request, session, found, target, agent)
 
     def _session(self, key: str) -> Session:
         # Found by a hash of the key: how long the look-up takes says nothing about a key that is nearly right.
@@ -308,11 +327,11 @@ class Gateway:
         if use is None:
             raise CallError(405, f"{target.path} does not take {target.method}", code="method_not_allowed")
         if isinstance(use, Look):
-            body = await self._read(request) if request.can_read_body else b""
-            return await send(request, use.answer(_parse(body) if body else {}, session.past), 200, JSON)
+            body = await read_body(request) if request.can_read_body else b""
+            return await send(request, use.answer(parse(body) if body else {}, session.past), 200, JSON)
         try:
-            body = await self._read(request)
-            parsed = _parse(body)
+            body = await read_body(request)
+            parsed = parse(body)
             upstream = session.external.named(target, parsed)
             asked = read_request(wire, target, parsed, body, session.past) if upstream is None else described(parsed)
         except CallError as error:
@@ -328,8 +347,12 @@ class Gateway:
         session.usage.note_agent(agent, how, asked)
         if isinstance(use, Count):
             return await send(request, use.written(session.count(asked)), 200, JSON)
-        identity, own = identity_of(request, body, target, agent)
-        call = session.submit(wire, asked, identity, retry=retry_count(request), agent=agent, named=own)
+        identity = identity_of(request, body, target, agent)
+        try:
+            call = session.submit(wire, asked, identity, retry=retry_count(request), agent=agent)
+        except CallError as error:
+            await session.refuse(wire, error, model=asked.model, agent=agent)
+            raise
         try:
             if asked.stream:
                 return await self._stream(request, session, call, wire.stream(asked, call.id, int(call.received_at)))
@@ -400,37 +423,14 @@ class Gateway:
         await response.write_eof()
         return response
 
-    async def _read(self, request: web.BaseRequest) -> bytes:
-        kind = request.headers.get("Content-Type")
-        if kind is not None and "json" not in kind.lower():
-            raise CallError(415, f"Content-Type must be application/json, not {kind[:80]}", code="unsupported_media_type")
-        too_large = CallError(
-            413, f"the body is larger than {self._config.max_body_mb:g} MB (gateway.max_body_mb)", code="request_too_large"
-        )
-        if request.content_length is not None and request.content_length > self._max_body:
-            raise too_large
-        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        try:
-            if request.content.is_eof() and request.content.total_bytes <= self._max_body:
-                return request.content.read_nowait()  # it came with its head, as most do
-            async with asyncio.timeout(READ_DEADLINE):
-                return await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            raise too_large from None
-        except TimeoutError:
-            raise CallError(408, f"the body did not arrive within {READ_DEADLINE:g} s", code="timeout") from None
-        except (web.RequestPayloadError, HttpProcessingError) as error:
-            raise CallError(400, f"the body could not be read: {error}") from error
-
     async def _models(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
         if request.method != "GET":
             raise CallError(405, f"{path} takes GET, not {request.method}", code="method_not_allowed")
         name = unquote(path.partition("/")[2])
         names = [name] if name else [each for policy in self._policies.values() for each in (policy.name, *policy.model_names)]
         names += [] if name else self._upstreams.names
-        models = [{"id": each, "object": "model", "created": 0, "owned_by": "agentlightning"} for each in dict.fromkeys(names)]
-        return await send(request, orjson.dumps(models[0] if name else {"object": "list", "data": models}), 200, JSON)
+        api = wire_of_client(request.raw_path, request.headers).name
+        return await send(request, model(api, name) if name else models(api, list(dict.fromkeys(names))), 200, JSON)
 
     async def _rewards(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         try:
@@ -438,7 +438,7 @@ class Gateway:
                 return await send(request, orjson.dumps({"rewards": [_shown(reward) for reward in await session.rewards()]}), 200, JSON)
             if request.method != "POST":
                 raise CallError(405, f"rewards takes GET and POST, not {request.method}", code="method_not_allowed")
-            reward = _reward(_parse(await self._read(request), constants=True), session)
+            reward = _reward(parse(await read_body(request), constants=True), session)
             await session.add_reward(reward)
             return await send(request, orjson.dumps({"ok": True, "reward": _shown(reward)}), 200, JSON)
         except StoreError as error:
@@ -508,54 +508,36 @@ def _nothing_at(path: str) -> CallError:
     return CallError(404, f"there is nothing at {path!r}: {hint}", code="unknown_url")
 
 
-def _target(request: web.BaseRequest) -> tuple[str | None, str | None, Target]:
-    """The key, the agent's name and what lies below them, without `/v1`, which clients append never, once or twice."""
-    raw_path, _, query = request.raw_path.partition("?")
+def _told(raw_path: str, error: CallError) -> bytes:
+    """An error in the shape of the wire that a path belongs to."""
+    return (find_wire(_target("POST", raw_path)[2].path) or wire_of_client(raw_path, {})).error(error)
+
+
+def _cut(answering: set[asyncio.Transport]) -> None:
+    """Closes what is still open: a client that does not read would hold its connection, and what was to be written, for as long as it likes."""
+    for transport in answering:
+        transport.abort()
+
+
+_VERSIONS = ("v1", "v1beta")
+_UNNAMED = re.compile(r"/+a/+[^/]+/+agent(/*$|//|/v1(beta)?(/|$)|/chat/completions$)")
+
+
+def _target(method: str, raw_path: str) -> tuple[str | None, str | None, Target]:
+    """The key, the agent's name ("" where it is left out) and what lies below them, without `/v1`, which clients append never, once or twice."""
+    raw_path, _, query = raw_path.partition("?")
     parts = [part for part in raw_path.split("/") if part]
     if len(parts) < 2 or parts[0] != "a":
-        return None, None, Target(request.method, "/".join(parts))
+        return None, None, Target(method, "/".join(parts))
     key, rest = parts[1], parts[2:]
     agent = None
-    if len(rest) >= 2 and rest[0] == "agent":
-        agent, rest = unquote(rest[1])[:200], rest[2:]
+    if rest and rest[0] == "agent":
+        agent = "" if _UNNAMED.match(raw_path) else clean(unquote(rest[1])) or ""
+        rest = rest[2:] if agent else rest[1:]
     for _ in range(2):
-        if rest and rest[0] in ("v1", "v1beta"):
+        if rest and rest[0] in _VERSIONS:
             rest = rest[1:]
-    return key, agent, Target(request.method, "/".join(rest), dict(parse_qsl(query)) if query else {})
-
-
-def _parse(body: bytes, *, constants: bool = False) -> Mapping[str, Json]:
-    """The JSON object in a body. With ``constants``, NaN and Infinity are read as Python writes them, so that they can be refused by name."""
-    try:
-        parsed = orjson.loads(body)
-    except ValueError as error:
-        parsed = None
-        if constants:
-            with suppress(ValueError, RecursionError):
-                parsed = json.loads(body)
-        if parsed is None:
-            raise CallError(400, f"the body is not valid JSON: {error}", code="invalid_json") from error
-    if not isinstance(parsed, dict):
-        raise CallError(400, "the body must be a JSON object", code="invalid_json")
-    if b"\\u0000" in body and _has_nul(parsed):
-        raise CallError(
-            400, "the body holds a NUL character (\\u0000), which no tokenizer or database can be trusted with", code="invalid_text"
-        )
-    return cast("dict[str, Json]", parsed)
-
-
-def _has_nul(value: Any) -> bool:
-    todo: list[Any] = [value]
-    while todo:
-        item = todo.pop()
-        if isinstance(item, str):
-            if "\0" in item:
-                return True
-        elif isinstance(item, dict):
-            todo.extend(cast("dict[str, Any]", item).items())
-        elif isinstance(item, list | tuple):
-            todo.extend(cast("list[Any]", item))
-    return False
+    return key, agent, Target(method, "/".join(rest), dict(parse_qsl(query)) if query else {})
 
 
 def _reward(body: Mapping[str, Json], session: Session) -> Reward:
@@ -568,12 +550,14 @@ def _reward(body: Mapping[str, Json], session: Session) -> Reward:
         number = math.inf
     if not math.isfinite(number):
         raise CallError(422, f"value must be a finite number, not {value!r:.80}", param="value")
+    if abs(number) > MAX_REWARD:
+        raise CallError(422, f"value must be within {-MAX_REWARD:g} and {MAX_REWARD:g}, not {number:g}: scale it", param="value")
     texts: dict[str, str | None] = {}
     for name in ("name", "call_id", "agent", "reason"):
         text = body.get(name)
         if text is not None and not isinstance(text, str):
             raise CallError(422, f"{name} must be a string, not {text!r:.80}", param=name)
-        texts[name] = text
+        texts[name] = None if text is None else readable(text)
     unknown = sorted(body.keys() - {"value", *texts})
     if unknown:
         raise CallError(422, f"unknown field {unknown[0]!r}: a reward has value, name, call_id, agent and reason", param=unknown[0])

@@ -18,7 +18,7 @@ from typing import Any, cast
 from agentlightning.config import EvaluationConfig, SamplingConfig
 from agentlightning.engines.base import Engine, Sample, SampleRequest
 from agentlightning.errors import ContextLengthError, EngineError, StoreError, TemplateError
-from agentlightning.gateway.calls import Forwarded, OpenCall, Turnstile, ended, repeated
+from agentlightning.gateway.calls import Forwarded, Identity, OpenCall, Owed, Turnstile, ended, named, repeated
 from agentlightning.gateway.encoding import Encoder
 from agentlightning.gateway.forwarding import Book, Forwarding
 from agentlightning.gateway.otherwise import Otherwise
@@ -30,7 +30,7 @@ from agentlightning.gateway.upstream import Upstreams
 from agentlightning.gateway.usage import AttemptUsage
 from agentlightning.gateway.wires.base import CallError, Choice, Reply, Wire, WireRequest
 from agentlightning.store.base import Store
-from agentlightning.templates.base import Parsed, StreamParser, Template
+from agentlightning.templates.base import Parsed, ParsedDelta, StreamParser, Template
 from agentlightning.types import (
     Attempt,
     Call,
@@ -42,13 +42,12 @@ from agentlightning.types import (
     Rollout,
     SampleRecord,
     SamplingParams,
-    ToolCall,
 )
 
 logger = logging.getLogger("agentlightning.gateway")
 
 MAX_KEPT = 128
-"""Delivered replies that an attempt keeps for clients that come back for one."""
+"""Delivered replies that an attempt keeps for clients that come back for one, and calls without a reply that it remembers."""
 
 END_DEADLINE = 30.0
 """Seconds that an ending attempt waits for its open calls to be withdrawn and recorded."""
@@ -115,6 +114,7 @@ class Session:
         self._call_ids: set[str] = set()
         self._by_body: dict[bytes, list[OpenCall]] = {}
         self._delivered: deque[OpenCall] = deque()
+        self._owed = Owed(MAX_KEPT, orphan_grace)
         self._tasks: set[asyncio.Task[None]] = set()
         self._by_model: dict[str, Policy] = {}
         self._ended = False
@@ -129,20 +129,19 @@ class Session:
         while self._tasks or any(call.readers for calls in self._by_body.values() for call in calls):
             await (asyncio.wait(self._tasks) if self._tasks else asyncio.sleep(0.01))
 
-    def submit(self, wire: Wire, request: WireRequest, body: bytes, *, retry: int, agent: str | None, named: bool = False) -> OpenCall:
-        """Starts a call, or joins the one that this request repeats. ``body`` identifies what was asked, ``retry`` is the client's retry count;
-        ``named`` says that the client itself named the call, so that an equal ``body`` is a repeat in any case.
+    def submit(self, wire: Wire, request: WireRequest, identity: Identity, *, retry: int, agent: str | None) -> OpenCall:
+        """Starts a call, or joins the one that this request repeats. ``retry`` is the client's retry count. Raises CallError.
 
         The caller awaits its ``reply`` (or follows ``more``) and in any case calls ``left`` once.
         """
         now = time.monotonic()
-        if (call := self._repeated(body, now, retry, named=named)) is not None:
+        if (call := self._repeated(identity, now, retry)) is not None:
             return call
         call = OpenCall(
             id=_new_id(wire),
             index=self._next_index(),
             place=self.usage.calls - 1,
-            body=body,
+            identity=identity,
             wire=wire.name,
             agent=agent,
             received_at=time.time(),
@@ -152,11 +151,11 @@ class Session:
         self._start(call, self._run(call, request))
         return call
 
-    def _repeated(self, body: bytes, now: float, retry: int, *, named: bool) -> OpenCall | None:
+    def _repeated(self, identity: Identity, now: float, retry: int) -> OpenCall | None:
         while self._delivered and (cast("float", self._delivered[0].delivered_at) + self._grace < now or len(self._delivered) > MAX_KEPT):
             self._forget(self._delivered.popleft())
-        equal = self._by_body.get(body)
-        call = repeated(equal, retry, named=named) if equal else None
+        equal = self._by_body.get(identity.place, ())
+        call = named(equal, identity) if identity.key else repeated(equal, retry, lambda: self._owed.take(identity, retry))
         if call is not None:
             call.readers += 1
             call.retry = max(call.retry, retry)
@@ -167,7 +166,7 @@ class Session:
 
     def _start(self, call: OpenCall, life: Coroutine[Any, Any, None]) -> None:
         self._call_ids.add(call.id)
-        self._by_body.setdefault(call.body, []).append(call)
+        self._by_body.setdefault(call.identity.place, []).append(call)
         call.task = self._spawn(life)
         call.task.add_done_callback(call.closed)
 
@@ -375,7 +374,11 @@ class Session:
             first_token_s=samples[0][0].first_token_s,
             total_s=time.monotonic() - call.started,
         )
-        await self._store.record(record, nodes)
+        try:
+            await self._store.record(record, nodes)
+        except StoreError:
+            self.tree.ungrow(plan, nodes)
+            raise
         call.stored = status
         self.tree.publish(plan, leaves)
         if policy.other is not None:
@@ -478,11 +481,13 @@ class Session:
 
     def _forget(self, call: OpenCall) -> None:
         """No request can repeat the call any more."""
-        calls = self._by_body.get(call.body, [])
+        calls = self._by_body.get(call.identity.place, [])
         if call in calls:
             calls.remove(call)
+            if call.owes:
+                self._owed.note(call)
         if not calls:
-            self._by_body.pop(call.body, None)
+            self._by_body.pop(call.identity.place, None)
 
     # ----------------------------------------------------------------- small things
     def _next_index(self) -> int:
@@ -538,25 +543,24 @@ class _Draft:
         self._index = index
         self._parser = parser
         self._fed = 0
+        self._told: list[ParsedDelta] = []
 
     def feed(self, token_ids: array[int]) -> None:
         self._fed += len(token_ids)
-        self._call.add(self._index, self._parser.feed(token_ids))
+        self._tell(self._parser.feed(token_ids))
+
+    def _tell(self, delta: ParsedDelta) -> None:
+        self._told.append(delta)
+        self._call.add(self._index, delta)
 
     def finish(self, ids: array[int], sample: Sample) -> Parsed:
         """The sample as the deltas told it."""
         if self._fed < len(ids):
             self.feed(ids[self._fed :])
-        self._call.add(self._index, self._parser.finish(sample.finish, sample.stop_string))
-        content: list[str] = []
-        reasoning: list[str] = []
-        calls: list[ToolCall] = []
-        for index, delta in self._call.deltas or ():
-            if index == self._index:
-                content.append(delta.content)
-                reasoning.append(delta.reasoning)
-                calls.extend(delta.tool_calls)
-        message = Message("assistant", "".join(content), tuple(calls), None, None, "".join(reasoning) or None)
+        self._tell(self._parser.finish(sample.finish, sample.stop_string))
+        calls = tuple([call for delta in self._told for call in delta.tool_calls])
+        reasoning = "".join([delta.reasoning for delta in self._told])
+        message = Message("assistant", "".join([delta.content for delta in self._told]), calls, None, None, reasoning or None)
         return Parsed(message, self._parser.malformed, self._parser.thought_tokens)
 
 

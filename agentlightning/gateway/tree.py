@@ -26,6 +26,7 @@ from agentlightning.gateway.equality import (
 )
 from agentlightning.gateway.prompts import Prefix, Prefixes, PromptError, check_ids, encode_text, text_bytes
 from agentlightning.templates.base import SampledTurn, Template
+from agentlightning.templates.parser import shown
 from agentlightning.types import Message, Node, Tool, ToolCall
 
 
@@ -477,7 +478,7 @@ class TraceTree:
         for leaf in leaves:
             sampled = leaf.node.path_ids(leaf.start)
             self._recorded(policy, "ids").add(prompt.ids.and_then(sampled.tobytes()), leaf)
-            text = prompt.template.sampled_turn(sampled).text if prompt.text is not None else ""
+            text = shown(prompt.template.sampled_turn(sampled).text) if prompt.text is not None else ""
             # A sample without text cannot be told from its prompt sent once more.
             if prompt.text is not None and text:
                 self._recorded(policy, "text").add(prompt.text.and_then(text_bytes(text)), leaf)

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from agentlightning.types import MAX_REWARD
+
 Std = Literal["sample", "population", "none"]
 
 EPSILON = 1e-6
@@ -20,7 +22,7 @@ def group_advantages(rewards_G: Sequence[float], std: Std = "sample") -> list[fl
     """GRPO's advantages: (r - mean) / (std + 1e-6), Shao et al., arXiv:2402.03300, section 4.1.
 
     ``sample`` divides the squares by G - 1, ``population`` by G; ``none`` leaves out the division (Dr. GRPO, arXiv:2503.20783). A group of one, or of
-    equal rewards, gets zeros. Raises ValueError on an empty group or a reward that is not finite.
+    equal rewards, gets zeros. Raises ValueError on an empty group or a reward that is not a finite number within ``MAX_REWARD``.
     """
     _check(rewards_G)
     count = len(rewards_G)
@@ -37,7 +39,7 @@ def group_advantages(rewards_G: Sequence[float], std: Std = "sample") -> list[fl
 def leave_one_out(rewards_G: Sequence[float]) -> list[float]:
     """RLOO's advantages: a reward less the mean of the others, Ahmadian et al., arXiv:2402.14740, section 2.3.
 
-    Raises ValueError on fewer than two rewards or one that is not finite.
+    Raises ValueError on fewer than two rewards or one that is not a finite number within ``MAX_REWARD``.
     """
     _check(rewards_G)
     count = len(rewards_G)
@@ -51,5 +53,5 @@ def _check(rewards_G: Sequence[float]) -> None:
     if not rewards_G:
         raise ValueError("a group without rewards has no advantages")
     for reward in rewards_G:
-        if not math.isfinite(reward):
-            raise ValueError(f"reward {reward} is not finite")
+        if not abs(reward) <= MAX_REWARD:
+            raise ValueError(f"reward {reward:g} is not a finite number within {-MAX_REWARD:g} and {MAX_REWARD:g}")

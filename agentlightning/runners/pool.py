@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -237,11 +237,11 @@ class RunnerPool:
         finally:
             usage = await self._gateway.end(attempt.id)
         if ran is None:
-            await self._stopped(attempt)
+            await self._stopped(attempt, marked)
             return
         graded = await self._grade(rollout, attempt, ran, stop) if self._grader and needs_grader(ran, rollout, usage) else None
         if stop.is_set():
-            await self._stopped(attempt)
+            await self._stopped(attempt, marked)
             return
         emitted = [reward for reward in await self._store.rewards(rollout.id) if reward.attempt_id == attempt.id]
         result = resolve(
@@ -257,7 +257,7 @@ class RunnerPool:
         try:
             if retried:
                 assert result.failure is not None
-                ended = await self._store.retry(attempt.id, result.failure)
+                ended = await self._store.retry(attempt.id, result.failure, marked=result.marked)
             else:
                 ended = await self._store.finish(attempt.id, result)
         except LeaseLost:
@@ -267,11 +267,11 @@ class RunnerPool:
             if inspect.isawaitable(reported):
                 await reported
 
-    async def _stopped(self, attempt: Attempt) -> None:
+    async def _stopped(self, attempt: Attempt, marked: Sequence[str]) -> None:
         """An attempt that was stopped from outside reports nothing; when the pool closes, its rollout goes back to the queue."""
         if self._closing:
             with suppress(LeaseLost):
-                await self._store.retry(attempt.id, Failure(Reason.CANCELLED, "the run was closed while it was running"))
+                await self._store.retry(attempt.id, Failure(Reason.CANCELLED, "the run was closed while it was running"), marked=marked)
 
     async def _resources_of(self, rollout: Rollout) -> NamedResources:
         version = rollout.resources_version

@@ -96,8 +96,8 @@ class Store(Protocol):
         """
         ...
 
-    async def retry(self, attempt_id: str, failure: Failure) -> Rollout:
-        """Ends the attempt as failed and queues its rollout again. Raises LeaseLost as ``finish`` does."""
+    async def retry(self, attempt_id: str, failure: Failure, *, marked: Sequence[str] = ()) -> Rollout:
+        """Ends the attempt as failed and queues its rollout again; ``marked`` as in AttemptResult. Raises LeaseLost as ``finish`` does."""
         ...
 
     async def expire(self, *, now: float | None = None, max_attempts: int = 1) -> list[Attempt]:
@@ -140,7 +140,7 @@ class Store(Protocol):
         ...
 
     async def add_reward(self, reward: Reward) -> None:
-        """Refused with StoreError when its value is not finite or its attempt does not exist."""
+        """Refused with StoreError when its value is not a finite number within ``MAX_REWARD`` or its attempt does not exist."""
         ...
 
     async def rewards(self, rollout_id: str) -> list[Reward]:

@@ -15,7 +15,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Table, Text, column, f
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agentlightning.errors import LeaseLost, StoreError
-from agentlightning.store.rows import Params, failure_params, to_attempt, to_rollout
+from agentlightning.store.rows import Params, failed_params, failure_params, to_attempt, to_rollout
 from agentlightning.store.runs import require_run
 from agentlightning.store.schema import RUNNING, attempts, rewards, rollouts
 from agentlightning.types import Attempt, Failure, Mode, Reason, Rollout, Status
@@ -101,9 +101,9 @@ def finish(connection: Connection, attempt_id: str, result: Params, reward_rows:
     return _set_rollout(connection, rollout_id, {"ended_at": now, **of_rollout})
 
 
-def retry(connection: Connection, attempt_id: str, failure: Failure, now: float) -> Rollout:
-    """Ends the attempt as failed and queues its rollout again."""
-    repeated = _end(connection, attempt_id, EndedBy.RETRY, _failed(failure), now)
+def retry(connection: Connection, attempt_id: str, result: Params, now: float) -> Rollout:
+    """Ends the attempt as ``result`` says and queues its rollout again."""
+    repeated = _end(connection, attempt_id, EndedBy.RETRY, result, now)
     return repeated or _requeue(connection, _rollout_of(connection, attempt_id))
 
 
@@ -114,11 +114,11 @@ def expire(connection: Connection, now: float, max_attempts: int) -> list[Attemp
         failure = Failure(
             Reason.LOST, f"runner {attempt.runner_id} gave no sign of life for {now - attempt.lease_until:.1f} s past its lease"
         )
-        _end(connection, attempt.id, EndedBy.EXPIRE, _failed(failure), now)
+        _end(connection, attempt.id, EndedBy.EXPIRE, failed_params(failure), now)
         if attempt.number < max_attempts:
             _requeue(connection, attempt.rollout_id)
         else:
-            _set_rollout(connection, attempt.rollout_id, {"ended_at": now, **_failed(failure)})
+            _set_rollout(connection, attempt.rollout_id, {"ended_at": now, **failed_params(failure)})
         ended.append(attempt.id)
     return select_attempts(connection, among(attempts, ended)) if ended else []
 
@@ -128,7 +128,7 @@ def requeue_running(connection: Connection, run_id: str, now: float) -> list[str
     failure = Failure(Reason.LOST, "the run was restarted while this attempt ran")
     running = select_rollouts(connection, (rollouts.c.run_id == run_id) & (rollouts.c.status == Status.RUNNING.value))
     for rollout in running:
-        _end(connection, str(rollout.attempt_id), EndedBy.REQUEUE, _failed(failure), now)
+        _end(connection, str(rollout.attempt_id), EndedBy.REQUEUE, failed_params(failure), now)
         _requeue(connection, rollout.id)
     return [rollout.id for rollout in running]
 
@@ -174,10 +174,6 @@ def select_final(connection: Connection, rollout_ids: Sequence[str]) -> tuple[li
 
 
 # --------------------------------------------------------------------------- the steps they share
-
-
-def _failed(failure: Failure) -> Params:
-    return {"status": Status.FAILED.value, **failure_params(failure)}
 
 
 def _end(connection: Connection, attempt_id: str, by: EndedBy, result: Params, now: float) -> Rollout | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -17,6 +17,7 @@ from sqlalchemy import RowMapping
 
 from agentlightning.errors import StoreError
 from agentlightning.types import (
+    MAX_REWARD,
     Attempt,
     AttemptResult,
     Call,
@@ -87,14 +88,16 @@ def _native(values: array[Number]) -> array[Number]:
     return values
 
 
-def finite(value: float, what: str) -> float:
-    """The value as a float. Raises StoreError when it is not a finite number."""
+def checked_reward(value: float, what: str) -> float:
+    """The value as a float. Raises StoreError when it is not a finite number, or beyond ``MAX_REWARD``."""
     try:
         number = float(value)
     except (TypeError, ValueError) as error:
         raise StoreError(f"{what} is {value!r}, not a number") from error
     if not math.isfinite(number):
         raise StoreError(f"{what} is {number}, not a finite number")
+    if abs(number) > MAX_REWARD:
+        raise StoreError(f"{what} is {number:g}, beyond the largest reward, {MAX_REWARD:g}")
     return number
 
 
@@ -104,6 +107,11 @@ def failure_params(failure: Failure | None) -> Params:
         return {"failure_reason": None, "failure_message": None, "failure_traceback": None}
     message, traceback = printable(failure.message), printable(failure.traceback)
     return {"failure_reason": failure.reason.value, "failure_message": message, "failure_traceback": traceback}
+
+
+def failed_params(failure: Failure) -> Params:
+    """The columns of a rollout or an attempt that failed."""
+    return {"status": Status.FAILED.value, **failure_params(failure)}
 
 
 def _failure(row: RowMapping) -> Failure | None:
@@ -162,11 +170,11 @@ def rollout_params(rollout: Rollout, now: float) -> Params:
 
 
 def reward_params(reward: Reward, now: float) -> Params:
-    """``created_at`` 0 becomes ``now``. Raises StoreError for a value that is not finite."""
+    """``created_at`` 0 becomes ``now``. Raises StoreError for a value that is no reward."""
     return {
         "rollout_id": reward.rollout_id,
         "attempt_id": reward.attempt_id,
-        "value": finite(reward.value, f"reward {reward.name!r} of attempt {reward.attempt_id}"),
+        "value": checked_reward(reward.value, f"reward {reward.name!r} of attempt {reward.attempt_id}"),
         "name": reward.name,
         "source": reward.source,
         "call_id": reward.call_id,
@@ -182,11 +190,16 @@ def result_params(attempt_id: str, result: AttemptResult) -> Params:
         raise StoreError(f"attempt {attempt_id} cannot finish with status {result.status.value}; use succeeded, failed or cancelled")
     return {
         "status": result.status.value,
-        "reward": None if result.reward is None else finite(result.reward, f"the reward of attempt {attempt_id}"),
+        "reward": None if result.reward is None else checked_reward(result.reward, f"the reward of attempt {attempt_id}"),
         "output": None if result.output is None else dump(result.output, f"the output of attempt {attempt_id}"),
-        "marked": dump(result.marked, f"the agents marked by attempt {attempt_id}") if result.marked else None,
+        "marked": marked_json(attempt_id, result.marked),
         **failure_params(result.failure),
     }
+
+
+def marked_json(attempt_id: str, marked: Sequence[str]) -> str | None:
+    """The agents that an attempt marked, as a column."""
+    return dump(list(marked), f"the agents marked by attempt {attempt_id}") if marked else None
 
 
 def call_params(call: Call) -> Params:

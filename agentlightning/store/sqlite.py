@@ -17,13 +17,15 @@ from typing import Literal, TypeVar
 from sqlalchemy import Connection, Engine, QueuePool, create_engine
 from sqlalchemy.exc import DBAPIError
 
-from agentlightning.errors import StoreError
+from agentlightning.errors import StoreError, why_no_folder
 from agentlightning.store import calls, leases, runs
 from agentlightning.store.finals import Finals
 from agentlightning.store.migrate import prepare
 from agentlightning.store.rows import (
     call_params,
     dump,
+    failed_params,
+    marked_json,
     node_params,
     printable,
     result_params,
@@ -155,8 +157,9 @@ class SqliteStore:
             lambda c: leases.finish(c, attempt_id, row, rewards, now), lambda rollout: self._finals.publish([rollout.id])
         )
 
-    async def retry(self, attempt_id: str, failure: Failure) -> Rollout:
-        return await self._write(lambda c: leases.retry(c, attempt_id, failure, time.time()))
+    async def retry(self, attempt_id: str, failure: Failure, *, marked: Sequence[str] = ()) -> Rollout:
+        ended = {**failed_params(failure), "marked": marked_json(attempt_id, marked)}
+        return await self._write(lambda c: leases.retry(c, attempt_id, ended, time.time()))
 
     async def expire(self, *, now: float | None = None, max_attempts: int = 1) -> list[Attempt]:
         at = time.time() if now is None else now
@@ -273,7 +276,9 @@ class SqliteStore:
         if isinstance(cause, (OverflowError, UnicodeEncodeError)):
             return StoreError(f"a value cannot be stored: {cause}")
         if isinstance(cause, OSError):
-            return StoreError(f"cannot use {self.path}: {cause.strerror}; name a file in a folder that can be written")
+            return StoreError(
+                f"cannot use {self.path}: {why_no_folder(self.path.parent, cause)}; name a file in a folder that can be written"
+            )
         if isinstance(cause, sqlite3.IntegrityError):
             return StoreError(f"{self.path} refused a value: {cause}")
         if not isinstance(cause, sqlite3.Error):

@@ -24,7 +24,7 @@ _LITERALS = {"True": "true", "False": "false", "None": "null"}
 _STRING = frozenset(("string",))
 
 
-def _names(value: Json) -> tuple[str, ...]:
+def kinds_of(value: Json) -> tuple[str, ...]:
     """The JSON types of a value: an integer is a number too."""
     if isinstance(value, bool):
         return ("boolean",)
@@ -86,7 +86,7 @@ def _types(schema: Json, root: Mapping[str, Json], depth: int = 8) -> frozenset[
         return _types(whole[0], root, depth - 1)
     values = [known["const"]] if "const" in known else known.get("enum")
     if isinstance(values, Sequence) and not isinstance(values, str):
-        return frozenset(name for value in cast("Sequence[Json]", values) for name in _names(value))
+        return frozenset(name for value in cast("Sequence[Json]", values) for name in kinds_of(value))
     return frozenset()
 
 
@@ -99,7 +99,7 @@ def as_json(text: str, types: frozenset[str]) -> str:
             value, end = read_value(bare, 0)
         except (ValueError, RecursionError):
             return json.dumps(text, ensure_ascii=False)
-        if end == len(bare) and (not types or types.intersection(_names(value))):
+        if end == len(bare) and (not types or types.intersection(kinds_of(value))):
             return bare
     return json.dumps(text, ensure_ascii=False)
 

@@ -447,10 +447,6 @@ class ChatTemplate:
         message = Message("assistant", whole.content, whole.tool_calls, reasoning=whole.reasoning or None)
         return Parsed(message, parser.malformed, parser.thought_tokens)
 
-    def parse(self, token_ids: Sequence[int], tools: Sequence[Tool], finish: FinishReason, stop_string: str | None = None) -> Message:
-        """The message that ``read`` finds."""
-        return self.read(token_ids, tools, finish, stop_string).message
-
 
 def _parts_of(tokenizer: Any) -> tuple[Tokenizer, str, dict[str, str]]:
     """The Rust tokenizer, the chat template's source, and the source for each use (``default``, ``tool_use``). Raises ModelError."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import codecs
 import re
 from array import array
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 from tokenizers import AddedToken, Tokenizer, decoders
@@ -145,6 +147,23 @@ class Codec:
         text = self.decode(token_ids)
         return None if text.endswith("\ufffd") else text
 
+    def begun(self, token_ids: Sequence[int], places: Sequence[int]) -> list[int]:
+        """How many of the ids begin before each of some places in their text, which come in order."""
+        if not places or not places[-1]:
+            return [0] * len(places)
+        if self._table is not None and "\ufffd" not in (before := self.decode(token_ids)[: places[-1]]):
+            starts = [*accumulate(map(len, map(self._table.__getitem__, token_ids)), initial=0)]
+            pieces = [before[a:b].encode("utf-8", "surrogatepass") for a, b in pairwise((0, *places))]
+            return [min(bisect_left(starts, at), len(token_ids)) for at in accumulate(map(len, pieces))]
+
+        def start(count: int) -> int:
+            text: str | None = ""
+            while count and (text := self.decode_whole(token_ids[:count])) is None:
+                count -= 1  # inside a character
+            return len(text or "")
+
+        return [bisect_left(range(len(token_ids)), place, key=start) if place else 0 for place in places]
+
     def _decode(self, token_ids: list[int]) -> str:
         return self._core.decode(token_ids, skip_special_tokens=False)
 
@@ -250,13 +269,15 @@ def _sound(text: str) -> str:
 
 def _parts(piece: str) -> list[str]:
     """The text cut where an escape breaks a control token, so that none of its text stays together."""
-    parts = [""]
+    parts: list[str] = []
+    whole: list[str] = []
     for found in _PIECES.finditer(piece):
-        if found[0] == ESCAPE:
-            parts.append("")
-        else:
-            parts[-1] += unescape(found[0])
-    return [part for part in parts if part] or [""]
+        if found[0] != ESCAPE:
+            whole.append(unescape(found[0]))
+        elif whole:
+            parts.append("".join(whole))
+            whole = []
+    return [*parts, "".join(whole)] if whole or not parts else parts
 
 
 _PIECES = re.compile(f"{ESCAPE}[{ESCAPE}{QUOTE}]|[^{ESCAPE}]+|{ESCAPE}")

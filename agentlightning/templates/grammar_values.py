@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agentlightning.errors import GrammarError
-from agentlightning.templates.arguments import Types, as_json, local_reference, types_of
+from agentlightning.templates.arguments import Types, as_json, kinds_of, local_reference, types_of
 from agentlightning.types import Json, Tool
 
 Words = Callable[..., str]
@@ -68,6 +68,11 @@ class _Found:
     numbers: list[Mapping[str, Json]] = field(default_factory=list[Mapping[str, Json]])
     others: list[str] = field(default_factory=list[str])
 
+    @property
+    def empty(self) -> bool:
+        """Whether the empty string is among them."""
+        return "" in self.literals or any(text.empty for text in self.texts)
+
     def add(self, more: _Found) -> None:
         self.literals += [each for each in more.literals if each not in self.literals]
         self.texts += [each for each in more.texts if each not in self.texts]
@@ -79,6 +84,10 @@ class _Found:
 def arguments_rules(tool: Tool, name: str, form: Tagged | Quoted, words: Words) -> list[str]:
     """The rules of the arguments of a call of ``tool``; the first is called ``name``. Raises GrammarError by name."""
     schema = local_reference(tool.parameters, tool.parameters)
+    try:
+        _check_shapes(schema)
+    except GrammarError as error:
+        raise GrammarError(f"the parameters of tool {tool.name!r}: {error}") from error
     wrong = [key for key in schema if key not in _OBJECT and not _says_nothing(key, schema[key])]
     if wrong:
         raise GrammarError(f"the parameters of tool {tool.name!r}: {wrong[0]!r} cannot be kept to where each argument is written by itself")
@@ -124,14 +133,12 @@ class _Values:
                 raise GrammarError("a text or a number within limits cannot be told apart without quotes")
             texts += [_regex(_NUMBER if any(each["type"] == "number" for each in numbers) else _INTEGER)]
             numbers = []
-        for text in (*found.literals, *found.words):
-            value = text if text in found.literals else json.loads(text)
+        for text, value in (*((text, text) for text in found.literals), *((word, json.loads(word)) for word in found.words)):
             written = next((each for each in (text, json.dumps(value, ensure_ascii=False)) if _reads(each, kinds, value)), None)
             if written is None or form.tag in written:
                 raise GrammarError(f"the value {value!r} cannot be written without quotes")
             texts.append(_regex(re.escape(written)))
-        empty = "" in found.literals or any(text.empty for text in found.texts)
-        ways = [self._bare_text(texts, form, empty)] if texts else []
+        ways = [self._bare_text(texts, form, found.empty)] if texts else []
         ways += [f"{each} {self._words(form.after, form.tag, form.behind)}" for each in (*self._json(numbers), *found.others)]
         return self._either(ways)
 
@@ -177,7 +184,7 @@ class _Values:
         body = self._terminal(f"({' | '.join(texts)}) & ~{_regex(_ANY + re.escape(style.never) + _ANY)}")
         quote = self._words(style.quote)
         if quote.endswith(">"):  # a token
-            return f"{quote} {self._filled(body, '' in found.literals or any(text.empty for text in found.texts))} {quote}"
+            return f"{quote} {self._filled(body, found.empty)} {quote}"
         return self._terminal(f"{quote} {body} {quote}")
 
     def _json(self, numbers: Sequence[Mapping[str, Json]]) -> list[str]:
@@ -203,6 +210,7 @@ class _Values:
         if not isinstance(schema, Mapping):
             raise GrammarError(f"{schema!r} is no schema")
         known = {key: value for key, value in cast("Mapping[str, Json]", schema).items() if not _says_nothing(key, value)}
+        _check_shapes(known)
         for key, read in (("$ref", self._reference), ("anyOf", self._any_of), ("oneOf", self._one_of), ("allOf", self._all_of)):
             if key in known:
                 more = [other for other in known if other not in (key, "$defs", "definitions")]
@@ -239,20 +247,21 @@ class _Values:
 
     def _any_of(self, schemas: Json) -> _Found:
         found = _Found()
-        for each in cast("list[Json]", schemas) if isinstance(schemas, list) else []:
+        for each in cast("list[Json]", schemas):
             found.add(self._compile(each))
         return found
 
     def _one_of(self, schemas: Json) -> _Found:
-        each = [types_of([Tool("", "", {"properties": {"": one}})]) for one in cast("list[Json]", schemas)]
-        kinds = [set(one[""][""]) - ({"integer"} if "number" in one[""][""] else set()) for one in each]
-        numeric = [{"number" if kind == "integer" else kind for kind in one} for one in kinds]
-        if any(not one for one in numeric) or sum(map(len, numeric)) != len(set[str]().union(*numeric)):
+        known = types_of([Tool("", "", {**self._root, "properties": {str(i): one for i, one in enumerate(cast("list[Json]", schemas))}})])[
+            ""
+        ]
+        each = [{"number" if kind == "integer" else kind for kind in kinds} for kinds in known.values()]
+        if not all(each) or sum(map(len, each)) != len(set[str]().union(*each)):
             raise GrammarError("'oneOf' cannot be kept to unless its schemas are of different types")
         return self._any_of(schemas)
 
     def _all_of(self, schemas: Json) -> _Found:
-        if not isinstance(schemas, list) or len(cast("list[Json]", schemas)) != 1:
+        if len(schemas) != 1:
             raise GrammarError("'allOf' cannot be kept to")
         return self._compile(schemas[0])
 
@@ -281,7 +290,7 @@ class _Values:
         kinds = schema.get("type")
         found = _Found()
         for value in values:
-            of = _kinds(value)
+            of = set(kinds_of(value))
             if ("const" in schema and json.dumps(value) != json.dumps(schema["const"])) or not (
                 kinds is None or of & ({kinds} if isinstance(kinds, str) else set(cast("list[str]", kinds)))
             ):
@@ -404,6 +413,21 @@ _OTHER_FORMATS = frozenset(("duration", "hostname", "ipv6", "uri"))
 """Formats that say which strings are allowed, and that have no regular expression here."""
 
 
+_SHAPES: Mapping[str, tuple[type, ...]] = {
+    "type": (str, list), "properties": (dict,), "required": (list,), "enum": (list,), "anyOf": (list,), "oneOf": (list,), "allOf": (list,), "minItems": (int,),
+    "maxItems": (int,), "minLength": (int,), "maxLength": (int,), "pattern": (str,), "format": (str,), "$ref": (str,),
+}  # fmt: skip
+
+
+def _check_shapes(schema: Mapping[str, Json]) -> None:
+    """Raises GrammarError for a keyword whose value is none for it."""
+    for key, value in schema.items():
+        names = key in ("type", "required") and isinstance(value, list)
+        wrong = names and not all(isinstance(name, str) for name in cast("list[Json]", value))
+        if wrong or (key in _SHAPES and not isinstance(value, _SHAPES[key])):
+            raise GrammarError(f"{key}={value!r} is no JSON schema")
+
+
 def _says_nothing(key: str, value: Json) -> bool:
     return key in _ANNOTATIONS or key.startswith("x-") or (key == "uniqueItems" and value is False)
 
@@ -420,10 +444,6 @@ def _members(schema: Mapping[str, Json]) -> list[tuple[str, Json, bool]]:
     extra = schema.get("additionalProperties", True)
     named = {**properties, **{name: extra for name in required if name not in properties}}
     return [(name, inner, name in required) for name, inner in named.items()]
-
-
-def _kinds(value: Json) -> frozenset[str]:
-    return types_of([Tool("", "", {"properties": {"": {"enum": [value]}}})])[""][""]
 
 
 # --------------------------------------------------------------------------- texts
@@ -484,10 +504,8 @@ def _text(schema: Mapping[str, Json]) -> _Text:
     return _Text(f"({' & '.join(parts)})" if parts else _FREE, empty)
 
 
-def _whole(pattern: Json) -> str:
+def _whole(pattern: str) -> str:
     """A pattern, which may match anywhere, as one of whole texts."""
-    if not isinstance(pattern, str):
-        raise GrammarError(f"pattern={pattern!r} is no regular expression")
     begins, ends = pattern.startswith("^"), _ENDS.search(pattern) is not None
     inner = pattern[begins : len(pattern) - ends]
     outside = _CLASS.sub("", _ESCAPED.sub("", inner))

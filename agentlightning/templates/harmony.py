@@ -18,6 +18,9 @@ TOKENS = (START, CHANNEL, MESSAGE, END)
 
 _BODY_ENDS = (END, CALL, RETURN, START)
 _BODY_END = re.compile("|".join(map(re.escape, _BODY_ENDS)))
+_LONGEST_HEADER = 1024
+"""Characters of a message's header. What goes on for longer is none."""
+
 _HEADER_END = re.compile("|".join(map(re.escape, (MESSAGE, *_BODY_ENDS))))
 _HEADER = re.compile(
     r"\s*(?:assistant)?\s*(?:to=(?P<to>[^\s<]+))?\s*"
@@ -102,9 +105,12 @@ class HarmonyReader:
             # No header at all: a model that does not speak harmony is shown as it speaks.
             self._broken(self._header)
             return True
-        found = _HEADER_END.search(self._buffer)
+        found = _HEADER_END.search(self._buffer, 0, _LONGEST_HEADER)
         if not found:
-            return False
+            if len(self._buffer) < _LONGEST_HEADER:
+                return False
+            self._broken(self._header)
+            return True
         head, self._buffer = self._buffer[: found.start()], self._buffer[found.end() :]
         if found[0] != MESSAGE:
             self._broken(self._header + head + (found[0] if found[0] != START else ""))

@@ -7,7 +7,6 @@ reasoning, tool calls. Parsing a finished sample is feeding it once.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -44,7 +43,8 @@ class Reader(Protocol):
 
 
 class _Text:
-    """Ids to text. Holds back what the next token can still change: part of a character, a last end-of-turn token."""
+    """Ids to text. Holds back what the next token can still change: part of a character, a last end-of-turn token. A sampled NUL is shown as U+FFFD: a
+    client has to be able to send back what it was given, and no request may hold NUL."""
 
     def __init__(self, codec: Codec, stop_ids: frozenset[int]) -> None:
         self._decoder = codec.decoder()
@@ -56,10 +56,15 @@ class _Text:
             return ""
         ids = [*token_ids] if self._held is None else [self._held, *token_ids]
         self._held = ids.pop() if ids[-1] in self._stop_ids else None
-        return self._decoder.feed(ids) if ids else ""
+        return shown(self._decoder.feed(ids)) if ids else ""
 
     def finish(self) -> str:
-        return self._decoder.finish()
+        return shown(self._decoder.finish())
+
+
+def shown(text: str) -> str:
+    """A sampled text as clients get it."""
+    return text.replace("\0", "\ufffd") if "\0" in text else text
 
 
 class _Stops:
@@ -194,18 +199,8 @@ class ReplyParser:
     @property
     def thought_tokens(self) -> int:
         """How many of the ids begin inside reasoning or one of its tags."""
-        return sum([self._begun(end) - self._begun(start) for start, end in self._reader.thoughts if end > start])
-
-    def _begun(self, place: int) -> int:
-        """How many of the ids begin before a place in their text."""
-
-        def beginning(count: int) -> int:
-            text: str | None = ""
-            while count and (text := self._codec.decode_whole(self._ids[:count])) is None:
-                count -= 1  # inside a character
-            return len(text or "")
-
-        return bisect_left(range(len(self._ids)), place, key=beginning)
+        begun = self._codec.begun(self._ids, [place for start, end in self._reader.thoughts if end > start for place in (start, end)])
+        return sum(begun[1::2]) - sum(begun[::2])
 
     def feed(self, token_ids: array[int]) -> ParsedDelta:
         """What may be shown now."""

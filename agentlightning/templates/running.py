@@ -5,7 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from agentlightning.templates.scan import WHITE, Content, Found, Span, TagScanner, all_calls, as_call, make_call, overlap, read_object
+from agentlightning.templates.scan import (
+    MOST_TAGS,
+    WHITE,
+    Content,
+    Found,
+    Span,
+    TagScanner,
+    all_calls,
+    as_call,
+    make_call,
+    overlap,
+    read_object,
+)
 from agentlightning.types import Tool, ToolCall
 
 
@@ -103,15 +115,15 @@ class MistralScanner(TagScanner):
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         super().__init__(self.TAG)
-        self._span = Span()
+        self._span: Span | None = None
+        self._tags = (0, len(self.TAG))
 
     def _read_on(self) -> bool:
-        rest = self._buffer[len(self.TAG) :].lstrip(WHITE)
-        if not rest:
-            return False
-        opening = 0 if rest[0] == "[" else rest.find("{")
+        begun = self._buffer[len(self.TAG) : len(self.TAG) + _LONGEST_HEAD]
+        rest = begun.lstrip(WHITE)
+        opening = 0 if rest[:1] == "[" else rest.find("{")
         if opening < 0:
-            if not _TWO_WORDS.search(rest):
+            if len(begun) < _LONGEST_HEAD and not _TWO_WORDS.search(rest):
                 return False
             self._give_up()
             return True
@@ -119,27 +131,43 @@ class MistralScanner(TagScanner):
         if not head and opening:
             self._give_up()
             return True
-        end = self._span.end(rest[opening:])
-        if end is None:
+        start = len(self.TAG) + len(begun) - len(rest) + opening
+        self._span = self._span or Span(start)
+        stop = self._last_tag()
+        end = self._span.end(self._buffer, stop)
+        if end is None and stop is None:
             return False
-        body = rest[opening : opening + end]
-        if opening == 0 and rest[0] == "[":
+        body = self._buffer[start:end]
+        if end is None:
+            calls = None
+        elif opening == 0 and rest[0] == "[":
             calls = all_calls(body)
         else:
             call = _with(head[1], head[2], body) if head else None
             calls = [call] if call else None
         if calls:
             self._content.call(*calls)
-            self._leave(rest[opening + end :])
+            self._leave(self._buffer[end:])
         else:
             self._give_up()
         return True
 
+    def _last_tag(self) -> int | None:
+        """Where the last tag stands that a call may go on to; None while there are fewer."""
+        count, at = self._tags
+        while count <= MOST_TAGS and (found := self._buffer.find(self.TAG, at)) >= 0:
+            count, at = count + 1, found + len(self.TAG)
+        self._tags = count, max(at, len(self._buffer) - len(self.TAG) + 1) if count <= MOST_TAGS else at
+        return at if count > MOST_TAGS else None
+
     def _leave(self, rest: str) -> None:
         super()._leave(rest)
-        self._span = Span()
+        self._span = None
+        self._tags = (0, len(self.TAG))
 
 
+_LONGEST_HEAD = 1024
+"""Characters, white space and a call's id among them, in which the arguments of a call have to begin."""
 _HEAD = re.compile(r"([^\s\[{]+)\s*(?:\[CALL_ID\]\s*([^\s\[{]*)\s*)?(?:\[ARGS\]\s*)?")
 _TWO_WORDS = re.compile(r"[^\s\]]\s+[^\s\[{]")
 

@@ -18,6 +18,9 @@ from agentlightning.types import Json, ToolCall
 Found = tuple[str, list[ToolCall]]
 """Text to show, and whole calls."""
 
+MOST_TAGS = 32
+"""How often a format's own tag may stand inside a value of a call. A model that repeats broken calls without end would be read over and over again."""
+
 
 class Scanner(Protocol):
     """Splits a growing reply into text and whole tool calls."""
@@ -74,6 +77,7 @@ class TagScanner(ABC):
         self._content = Content()
         self._buffer = ""
         self._inside = False
+        self._over = False
         self.malformed = 0
 
     def feed(self, text: str) -> Found:
@@ -83,6 +87,7 @@ class TagScanner(ABC):
         return self._content.take()
 
     def finish(self) -> Found:
+        self._over = True
         while self._inside:
             self._give_up()
             while self._enter() if not self._inside else self._read_on():
@@ -121,25 +126,29 @@ class BlockScanner(TagScanner):
     """Calls between an opening and a closing tag, any number of blocks, anywhere in the text.
 
     ``read`` makes the calls of a block's body, None where it is malformed; ``goes_on`` says of a body that could not be read whether the closing tag
-    behind it was only text inside a value, so that the block ends later. A tag that never closes is text, and so is a malformed block; what
-    follows its opening tag is looked at again.
+    behind it was only text inside a value, so that the block ends later (``MOST_TAGS`` times at most). A tag that never closes is text, and so is a
+    malformed block; what follows its opening tag is looked at again.
     """
 
     def __init__(self, opening: str, closing: str, read: Callable[[str], list[ToolCall] | None], goes_on: Callable[[str], bool]) -> None:
         super().__init__(opening)
         self._closing, self._read, self._goes_on = closing, read, goes_on
         self._searched = len(opening)
+        self._passed = 0
+        self._closes = True
 
     def _read_on(self) -> bool:
-        end = self._buffer.find(self._closing, self._searched)
+        end = self._buffer.find(self._closing, self._searched) if self._closes else -1
         if end < 0:
+            self._closes = not self._over
             self._searched = max(self._searched, len(self._buffer) - len(self._closing) + 1)
             return False
         body = self._buffer[len(self._opening) : end]
         if calls := self._read(body):
             self._content.call(*calls)
             self._leave(self._buffer[end + len(self._closing) :])
-        elif self._goes_on(body):
+        elif self._passed < MOST_TAGS and self._goes_on(body):
+            self._passed += 1
             self._searched = end + len(self._closing)
         else:
             self._give_up()
@@ -148,6 +157,7 @@ class BlockScanner(TagScanner):
     def _leave(self, rest: str) -> None:
         super()._leave(rest)
         self._searched = len(self._opening)
+        self._passed = 0
 
 
 def overlap(text: str, words: Sequence[str]) -> int:
@@ -161,6 +171,7 @@ def overlap(text: str, words: Sequence[str]) -> int:
 WHITE = " \t\r\n"
 _SPACE = re.compile(r"[ \t\n\r]*")
 _STRUCTURE = re.compile(r'[{}\[\]"]')
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
 _IN_STRING = re.compile(r'\\.|"', re.DOTALL)
 
 Members = dict[str, tuple[Json, str]]
@@ -211,21 +222,25 @@ def read_object(text: str, start: int = 0) -> tuple[Members, int]:
 
 
 class Span:
-    """Finds where a JSON object or array ends while its text grows, looking at each character once. It knows brackets and strings, nothing else."""
+    """Finds where the JSON object or array at ``start`` ends while its text grows, looking at each character once. It knows brackets and strings, nothing
+    else."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: int = 0) -> None:
         self._depth = 0
         self._in_string = False
-        self._at: int = 0
+        self._at: int = start
 
-    def end(self, text: str) -> int | None:
-        """The position behind the value that ``text`` starts with; None where it is not whole. ``text`` only grows between calls."""
+    def end(self, text: str, stop: int | None = None) -> int | None:
+        """The position behind the value; None where it is not whole (before ``stop``). ``text`` only grows between calls."""
+        last = len(text) if stop is None else stop
         while True:
-            found = (_IN_STRING if self._in_string else _STRUCTURE).search(text, self._at)
+            found = (_IN_STRING if self._in_string else _STRUCTURE).search(text, self._at, last)
             if found is None:
                 # A lone backslash at the end belongs to what comes next.
-                tail = len(text) - len(text.rstrip("\\")) if self._in_string else 0
-                self._at = max(self._at, len(text) - tail)
+                tail = 0
+                while self._in_string and last - tail > self._at and text[last - tail - 1] == "\\":
+                    tail += 1
+                self._at = max(self._at, last - tail)
                 return None
             self._at = found.end()
             if self._in_string:
@@ -240,7 +255,9 @@ class Span:
 
 def ends_in_string(text: str) -> bool:
     """Whether JSON text breaks off inside a string."""
-    return re.sub(r"\\.", "", text, flags=re.DOTALL).count('"') % 2 == 1
+    if "\\" in text:
+        text = _ESCAPE.sub("", text)
+    return text.count('"') % 2 == 1
 
 
 # --------------------------------------------------------------------------- one call

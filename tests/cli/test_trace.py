@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
+from matplotlib import font_manager
 from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner, Result
@@ -26,6 +27,7 @@ from typer.testing import CliRunner, Result
 from agentlightning.cli.app import app
 from agentlightning.cli.reading import last_rollout
 from agentlightning.errors import ConfigError, MissingExtra
+from agentlightning.fonts import MONOSPACED, Fonts, fonts_for, spell
 from agentlightning.ledger import Ledger
 from agentlightning.picture import FONT, SMALL, Picture, Rect, Words, to_png, to_svg, write_picture
 from agentlightning.run import AttemptTrace
@@ -159,6 +161,27 @@ async def test_a_branch_names_its_reason_where_it_branched_and_nowhere_else(buil
     assert [one.sample for one in facts if one.sample is not None] == [(1, 3), (2, 3), (3, 3)]
     assert [one.call.agent for one in facts if one.call is not None and one.branch == "new"] == ["coder"]
     assert [reward.name for one in facts for reward in one.rewards] == ["format"]
+
+
+@pytest.mark.parametrize("recorded_first", [2, 3, 4])
+def test_a_prompt_that_parallel_calls_share_names_the_call_that_began_it_and_counts_the_others(recorded_first: int) -> None:
+    nodes = [node(0, None, False), node(1, 0, True), node(2, None, False, recorded_first, tokens=1234)]
+    calls = [call("a", 0, "root", 0, [1])]
+    for number, branch, agent in ((2, "forked", "w0"), (3, "new", "w1"), (4, "forked", "w2")):
+        nodes.append(node(1 + number, 2, True, number))
+        calls.append(replace(call("a", number, branch, 2, [1 + number]), agent=agent))
+    view = made_up(nodes, calls)
+    shared, *samples = node_facts(view, attempt_of(view))[2:]
+    assert shared.call is not None and (shared.call_text, shared.call.agent, shared.branch) == ("call 3 and 2 more", "w1", "new")
+    assert [(one.call_text, one.branch) for one in samples] == [("call 2", "forked"), ("call 3", None), ("call 4", "forked")]
+    out = io.StringIO()
+    Console(file=out, width=200, color_system=None).print(render_tree(view, attempt_of(view)))
+    assert "1,234 tokens  call 3 and 2 more  w1  new" in out.getvalue() and "call 0  stop" in out.getvalue()
+    line = tree_json(view, attempt_of(view))["nodes"][2]
+    assert (line["call_index"], line["call_id"], line["agent"], line["more_calls"]) == (3, calls[2].id, "w1", 2)
+    assert (box := boxes(node_facts(view, attempt_of(view)))[2]).corner == "call 3" and box.detail == "and 2 more"
+    small = boxes([replace(shared, node=node(2, None, False, recorded_first, tokens=1))])[0]
+    assert small.corner == "call 3 and 2 more" and not small.detail
 
 
 async def test_a_template_that_rewrites_history_is_named_as_the_reason(build: Build) -> None:
@@ -480,8 +503,57 @@ def test_any_text_stays_inside_its_box_and_the_file_stays_xml(facts: NodeFacts, 
 
 def test_characters_that_the_font_lacks_do_not_stop_a_png(recwarn: pytest.WarningsRecorder) -> None:
     view = made_up([node(0, None, True)], task="$x_{1$ \\frac{ 中文 😀")
-    data = to_png(draw_tree(view, attempt_of(view), lambda ids: "$\\alpha$ 中文 😀 \x00"))
+    data = to_png(draw_tree(view, attempt_of(view), lambda ids: "$\\alpha$ 中文 😀 ❤\ufe0f \x00"))
     assert data.startswith(b"\x89PNG") and not recwarn.list
+
+
+def test_a_png_takes_what_its_font_lacks_from_another_that_is_installed() -> None:
+    assert fonts_for(["plain é", "ascii"]) == Fonts((MONOSPACED,), frozenset())
+    found = fonts_for(["plain 😀", "עברית", "❤\ufe0f"])
+    assert found == Fonts((MONOSPACED, "DejaVu Sans"), frozenset(), frozenset("😀עברית"))
+    assert found.of("a 😀") == ([MONOSPACED, "DejaVu Sans"], False) and found.of("é ❤") == ([MONOSPACED], True)
+
+
+def test_a_font_that_was_installed_after_matplotlib_made_its_list_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = font_manager.fontManager
+    monkeypatch.setattr(manager, "ttflist", [entry for entry in manager.ttflist if entry.name == MONOSPACED])
+    monkeypatch.setattr(
+        font_manager, "findSystemFonts", lambda: [str(Path(font_manager.__file__).parent / "mpl-data/fonts/ttf/DejaVuSans.ttf")]
+    )
+    assert fonts_for(["😀"]) == Fonts((MONOSPACED, "DejaVu Sans"), frozenset(), frozenset("😀"))
+    assert "DejaVu Sans" in [entry.name for entry in manager.ttflist]
+
+
+def test_what_no_font_has_is_written_by_number_in_a_png_with_one_warning_and_as_it_is_in_an_svg(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentlightning.fonts._characters", lambda file: (MONOSPACED, frozenset(range(0x3000))))
+    agent, failure = replace(call("a", 0, "root", 0, [1]), agent="中 \U00060000"), Failure(Reason.AGENT_ERROR, "坏")
+    view = made_up(
+        [node(0, None, False), node(1, 0, True)], [agent], [Reward("r-train1-0-0", "a", 0.5, "好", call_id=agent.id)], task="任务"
+    )
+    view = replace(view, rollout=replace(view.rollout, status=Status.FAILED, failure=failure))
+    picture = draw_tree(view, attempt_of(view), lambda ids: "你好，世界 " * 20)
+    with caplog.at_level("WARNING", logger="agentlightning"):
+        assert to_png(picture).startswith(b"\x89PNG")
+    (said,) = caplog.messages
+    assert "characters written by number (U+" in said and "install one that does" in said and "SVG" in said
+    missing = fonts_for(picture.texts).missing
+    assert picture.again is not None
+    spelled = picture.again(lambda text: spell(text, missing))
+    shown = " ".join(texts(spelled))
+    assert not missing.intersection(shown)
+    for word in ("U+4F60 U+597D U+FF0C", "task U+4EFB U+52A1", "agent_error: U+574F", "reward U+597D 0.500"):
+        assert word in shown
+    assert "你好，世界" in " ".join(svg_texts(to_svg(picture)))
+    for shape in spelled.shapes:
+        if isinstance(shape, Words) and shape.anchor == "start":
+            assert shape.x + cell_len(shape.text) * 0.602 * shape.size <= spelled.width, shape
+
+
+def test_a_texts_characters_are_spelled_one_by_one_and_only_those_that_are_missing() -> None:
+    assert spell("a你]b好^ 你好", frozenset("你好]^")) == "aU+4F60 U+005DbU+597D U+005E U+4F60 U+597D"
+    assert spell("plain 你", frozenset("好")) == "plain 你"
 
 
 # --------------------------------------------------------------------------- the layout

@@ -173,7 +173,7 @@ def test_bad_values_say_the_value_its_source_and_what_is_allowed(tmp_path: Path)
         "model (file runs.toml line 3): is a table of settings, not a value; its keys: path, dtype, device, tool_format, keep_reasoning",
         "name.x (flag --set): name is text, not a table",
         "runner.failure_reward.agent_eror = -1.0 (file runs.toml line 10): allowed is a table: one of agent_error, timeout, empty, "
-        "bad_reward, context_length = a number",
+        "bad_reward, context_length = a number >= -1e+09 and <= 1e+09",
         "runner.n_runners = 1.5 (file runs.toml line 9): allowed is a whole number >= 1",
         "sampling.top_p = 2 (flag --set): allowed is a number > 0 and <= 1",
         "seed = true (file runs.toml line 2): allowed is a whole number",
@@ -184,6 +184,12 @@ def test_bad_values_say_the_value_its_source_and_what_is_allowed(tmp_path: Path)
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_numbers_that_are_not_finite_are_refused(value: str) -> None:
     assert len(problems(flags={"learner.lr": value})) == 1
+
+
+@pytest.mark.parametrize("value", ["1e308", "-2e9", "nan"])
+def test_a_failures_reward_is_one_that_would_be_taken(value: str) -> None:
+    (line,) = problems(flags={"runner.failure_reward": f"{{timeout = {value}}}"})
+    assert line.startswith("runner.failure_reward.timeout = ")
 
 
 def test_a_run_name_may_not_lead_out_of_the_output_folder() -> None:

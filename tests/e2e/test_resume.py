@@ -169,9 +169,12 @@ def test_resuming_nothing_says_which_runs_there_are(letters: Path, tmp_path: Pat
 
 
 def test_an_unwritable_folder_is_refused_at_start(letters: Path, tmp_path: Path):
-    (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        Trainer(model=letters, output_dir=tmp_path / "file" / "runs", progress=False, steps=1).fit(letters_agent.agent, letter_tasks(8))
+    file = tmp_path / "file"
+    file.write_text("not a folder")
+    for folder in (file, file / "runs"):
+        with pytest.raises(ConfigError) as caught:
+            Trainer(model=letters, output_dir=folder, progress=False, steps=1).fit(letters_agent.agent, letter_tasks(8))
+        assert str(caught.value) == f"the folder {folder} cannot be written: {file} is a file, not a folder; choose another with output_dir"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")

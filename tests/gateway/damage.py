@@ -339,7 +339,7 @@ class Talk:
         for said in texts:
             ids = array("i", [*template.encode(said, start=False), template.stop_token_ids[0]])
             sample = Sample((Segment(ids, array("f", [-0.1] * len(ids)), 1),), FinishReason.STOP)
-            drawn.append((sample, template.parse(ids, request.tools, FinishReason.STOP)))
+            drawn.append((sample, template.read(ids, request.tools, FinishReason.STOP).message))
         _, leaves = self.tree.grow(plan, drawn, self.calls)
         self.tree.publish(plan, leaves)
         self.calls += 1

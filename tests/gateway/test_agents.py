@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from yarl import URL
 
 from agentlightning.config import AgentRule, GatewayConfig
 from agentlightning.gateway.agents import LEARNED, clean, learned
@@ -76,6 +77,39 @@ async def test_an_identical_prompt_and_tool_set_is_one_agent_in_every_attempt(bu
     first, second = await house.open(), await house.open()
     assert await ask(first) == await ask(second)
     assert await ask(first, {"tools": [SEARCH]}) != await ask(first)
+
+
+@pytest.mark.parametrize(
+    "path", ["/agent//v1", "/agent/v1", "/agent/v1beta", "/agent/", "/agent", "//agent//v1/", "/agent/%20/v1", "/agent/%2F"]
+)
+async def test_a_path_that_names_no_agent_is_refused_and_says_what_to_write(build: Build, path: str) -> None:
+    visit = await (await build()).open()
+    async with aiohttp.ClientSession() as client:
+        url = f"{visit.endpoint.root_url}{path}/chat/completions"
+        async with client.post(URL(url, encoded=True), json={"messages": [{"role": "user", "content": "q"}]}) as response:
+            told = await response.json()
+    assert response.status == 404 and "write /a/KEY/agent/NAME/v1" in told["error"]["message"], told
+    assert not await visit.calls()
+
+
+async def test_an_agent_of_any_other_name_is_found_in_its_path(build: Build) -> None:
+    visit = await (await build()).open()
+    for name in ("v2", "agent", "v1alpha", "V1", "a"):
+        assert await ask(visit, path=f"/agent/{name}") == name
+
+
+async def test_a_note_in_the_middle_of_a_conversation_makes_no_other_agent(build: Build) -> None:
+    house = await build(config=GatewayConfig(agents={"critic": AgentRule(system="check")}))
+    visit = await house.open()
+    begun: list[dict[str, Any]] = [{"role": "user", "content": "q"}]
+    later = [*begun, {"role": "assistant", "content": "a"}, {"role": "system", "content": "now check"}, {"role": "user", "content": "r"}]
+    for system in (
+        [],
+        [{"role": "system", "content": "You plan."}],
+        [{"role": "system", "content": "You plan."}, {"role": "developer", "content": "Be good."}],
+    ):
+        assert await ask(visit, {"messages": system + begun}) == await ask(visit, {"messages": system + later})
+    assert len({call.agent for call in await visit.calls()}) == 3
 
 
 def test_the_order_of_tools_makes_no_other_agent() -> None:

@@ -264,6 +264,16 @@ async def test_rewards_are_durable_when_they_are_accepted(house: House) -> None:
     assert (await visit.end()).rewards == 2
 
 
+async def test_half_of_a_surrogate_pair_in_a_rewards_text_is_recorded_as_an_escape(house: House) -> None:
+    visit = await house.open()
+    body = b'{"value": 1, "name": "a\\ud800", "agent": "\\udfff", "reason": "b\\udc00"}'
+    async with aiohttp.ClientSession() as client:
+        async with client.post(f"{visit.endpoint.root_url}/rewards", data=body, headers={"Content-Type": "application/json"}) as answer:
+            assert answer.status == 200, await answer.text()
+    (reward,) = await house.store.rewards(visit.rollout.id)
+    assert (reward.name, reward.agent, reward.reason) == ("a\\ud800", "\\udfff", "b\\udc00")
+
+
 async def test_a_reward_that_is_no_finite_number_is_refused_in_words(house: House) -> None:
     visit, other = await house.open(), await house.open()
     theirs = await other.ask("q")
@@ -273,6 +283,7 @@ async def test_a_reward_that_is_no_finite_number_is_refused_in_words(house: Hous
         (b'{"value": true}', "must be a number, not True"), (b'{"value": null}', "must be a number"), (b"{}", "must be a number"),
         (b'{"value": 1, "name": 3}', "name must be a string"), (b'{"value": 1, "vaule": 1}', "unknown field 'vaule'"),
         (json.dumps({"value": 1, "call_id": theirs.id}).encode(), "no call of this attempt"), (b'{"value": 1' + b"0" * 400 + b"}", "finite"),
+        (b'{"value": 1e308}', "value must be within -1e+09 and 1e+09, not 1e+308: scale it"), (b'{"value": -1000000001}', "within"),
     ]  # fmt: skip
     async with aiohttp.ClientSession() as client:
         for body, words in bad:

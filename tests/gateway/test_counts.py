@@ -12,9 +12,12 @@ from google.genai import types
 from rich.console import Console
 
 from agentlightning.ledger import Ledger, count_malformed, total
+from agentlightning.metrics.state import summary
+from agentlightning.show import RunView, render_run
 from agentlightning.show_trace import attempt_of, node_facts, render_rollout, render_tree, rollout_json, tree_json
 from agentlightning.show_tree import boxes
 from agentlightning.templates import load_template
+from agentlightning.types import RunRecord, RunStatus, StepRecord
 from tests.cli.test_trace import view_of
 from tests.gateway.conftest import Build, Visit
 from tests.gateway.scripted import GlassTemplate
@@ -123,5 +126,10 @@ def printed(what: Any) -> str:
     return out.getvalue()
 
 
-def test_ledgers_add_their_malformed_calls_up() -> None:
+def test_a_run_tells_how_many_of_its_tool_calls_were_malformed() -> None:
     assert total([Ledger(malformed=2), Ledger(malformed=3)]).malformed == 5
+    ledger = Ledger(sampled=5, trained=5, malformed=3).to_json()
+    assert ("malformed", "3 tool calls: given to the agent as text") in summary({"ledger": ledger})
+    step = StepRecord("r", 1, 1, (), {}, ledger)
+    run = RunView(RunRecord("r", "r", "r", RunStatus.FINISHED, {}, 0.0, 1.0), [step])
+    assert "malformed  3 tool calls" in " ".join(printed(render_run(run)).split("\n"))

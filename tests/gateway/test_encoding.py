@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from agentlightning.errors import TemplateError
-from agentlightning.gateway.encoding import Encoder
+from agentlightning.gateway.encoding import AT_ONCE, Encoder
 from agentlightning.gateway.tree import TraceTree
 from agentlightning.types import Message
 from tests.gateway.conftest import Build
@@ -46,6 +46,22 @@ async def test_texts_that_wait_together_get_the_ids_they_would_get_alone() -> No
     assert outcomes == [glass.encode(text, start=False) for text in "abcdef"]
     assert slow.batches == [3, 3]
     assert await encoder.encode(slow, "g", start=False) == glass.encode("g", start=False)
+    encoder.close()
+
+
+async def test_a_long_text_is_tokenised_beside_the_loop_also_where_it_is_alone() -> None:
+    """Megabytes would hold up every attempt for seconds; for a few kilobytes another thread takes longer than they do."""
+
+    class Told(GlassTemplate):
+        def encode_all(self, texts: Sequence[tuple[str, bool]]) -> list[array[int] | TemplateError]:
+            threads.append(threading.get_ident())
+            return super().encode_all(texts)
+
+    threads: list[int] = []
+    told, encoder = Told(), Encoder()
+    for text in ("x" * AT_ONCE, "x" * (AT_ONCE + 1)):
+        assert await encoder.encode(told, text, start=True) == told.encode(text, start=True)
+    assert [thread == threading.get_ident() for thread in threads] == [True, False]
     encoder.close()
 
 

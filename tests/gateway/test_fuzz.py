@@ -28,8 +28,8 @@ from openai.types.responses import Response
 
 from agentlightning.config import SamplingConfig
 from agentlightning.errors import TemplateError
+from agentlightning.gateway.bodies import parse as _parse
 from agentlightning.gateway.past import AttemptPast
-from agentlightning.gateway.server import _parse
 from agentlightning.gateway.tree import TraceTree
 from agentlightning.gateway.wires import WIRES, find_wire, read_request
 from agentlightning.gateway.wires.base import CallError, Choice, Look, Reply, Wire, WireRequest

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from agentlightning.config import GatewayConfig, SamplingConfig
 from agentlightning.gateway.equality import equality_key
 from agentlightning.gateway.past import AttemptPast
-from agentlightning.gateway.wires import find_wire
+from agentlightning.gateway.wires import find_wire, read_request
 from agentlightning.gateway.wires.base import CallError, Choice, Count, OutputFormat, Reply, Target, WireRequest
 from agentlightning.gateway.wires.gemini import Gemini
 from agentlightning.gateway.wires.gemini_request import json_schema
@@ -409,7 +409,7 @@ async def test_other_methods_say_which_ones_are_served(house: House) -> None:
 
 
 def request_of(body: dict[str, Any], path: str = "models/m:generateContent", **query: str) -> WireRequest:
-    return WIRE.request(Target("POST", path, query), body, PAST)
+    return read_request(WIRE, Target("POST", path, query), body, json.dumps(body).encode(), PAST)
 
 
 def test_paths_name_the_model() -> None:

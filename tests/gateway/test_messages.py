@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from agentlightning.config import GatewayConfig, SamplingConfig
-from agentlightning.gateway.tree import canonical_arguments
+from agentlightning.gateway.equality import canonical_arguments
+from agentlightning.gateway.past import AttemptPast
 from agentlightning.gateway.wires.carried import as_object, sealed
 from agentlightning.gateway.wires.fields import exactly
 from agentlightning.gateway.wires.messages_request import read_request
@@ -388,7 +389,7 @@ async def test_thinking_that_is_not_shown_comes_back_in_its_signature(house: Hou
         assert "17 * 23, so" not in block.signature
         history = [Q, {"role": "assistant", "content": reply.content}, results(reply)]
         request = read_request(
-            {"messages": json.loads(json.dumps(history, default=lambda each: each.model_dump())), **options}, counted=True
+            {"messages": json.loads(json.dumps(history, default=lambda each: each.model_dump())), **options}, AttemptPast(), counted=True
         )
         assert request.messages[1].reasoning == "17 * 23, so"
         await ask(history, **options)
@@ -435,12 +436,14 @@ def test_any_arguments_come_back_as_what_they_were(arguments: str) -> None:
     given = exactly(as_object(arguments).encode())
     assert isinstance(given, dict)
     history = [Q, {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": given}]}, Q]
-    [call] = read_request({"messages": history}, counted=True).messages[1].tool_calls
+    [call] = read_request({"messages": history}, AttemptPast(), counted=True).messages[1].tool_calls
     assert canonical_arguments(call.arguments) == canonical_arguments(arguments)
 
 
 def roles(messages: list[dict[str, Any]], **more: Any) -> list[tuple[str, str]]:
-    return [(message.role, message.content) for message in read_request({"messages": messages, **more}, counted=True).messages]
+    return [
+        (message.role, message.content) for message in read_request({"messages": messages, **more}, AttemptPast(), counted=True).messages
+    ]
 
 
 def test_a_mixed_user_turn_keeps_its_order() -> None:
@@ -532,7 +535,7 @@ async def test_what_cannot_be_honoured_is_refused_by_name(house: House) -> None:
 
 def test_choices_and_formats_are_handed_on() -> None:
     def read(**fields: Any) -> Any:
-        return read_request({"messages": [Q], "tools": [CALCULATOR], **fields}, counted=True)
+        return read_request({"messages": [Q], "tools": [CALCULATOR], **fields}, AttemptPast(), counted=True)
 
     assert (read().tool_choice, read().parallel_tool_calls) == ("auto", True)
     assert read(tool_choice={"type": "any", "disable_parallel_tool_use": True}).tool_choice == "required"
@@ -662,3 +665,36 @@ async def test_every_recorded_request_continues_as_its_client_meant_it(build: Bu
         assert (await caller.visit.end()).incomplete == 0
     print(dict(tally))
     assert tally["continued"] >= 40
+
+
+async def test_a_deferred_tool_is_told_of_once_a_result_refers_to_it(house: House) -> None:
+    """As agents with many tools do it: a tool of their own searches, and its result names what was found."""
+    find = '<tool_call>{"name": "find", "arguments": {"words": "sum"}}</tool_call>'
+    house.engine.script = [find, CALL, "391"]
+    caller = await call_on(house)
+    tools = [
+        {**CALCULATOR, "defer_loading": True},
+        {"name": "find", "input_schema": {"type": "object"}},
+        {"name": "other", "defer_loading": True},
+    ]
+    history: list[Any] = [Q]
+    for said in ([{"type": "tool_reference", "tool_name": "calculator"}], "391"):
+        reply = await caller.ask(history, tools=tools)
+        [call] = [block for block in reply.content if block.type == "tool_use"]
+        result = {"type": "tool_result", "tool_use_id": call.id, "content": said}
+        history += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": [result]}]
+    await caller.ask(history, tools=tools)
+    calls = await caller.visit.calls()
+    shown = [house.template.decode(request.prompt_ids) for request in house.engine.requests]
+    assert ['["find"]' in shown[0], '["find", "calculator"]' in shown[1], '["find", "calculator"]' in shown[2]] == [True] * 3
+    assert [call.branch for call in calls] == ["root", "tools_changed", "continued"]
+    assert len({call.agent for call in calls}) == 1
+
+
+async def test_a_thread_with_deferred_tools_is_refused_so_that_the_client_goes_on_without(house: House) -> None:
+    caller = await call_on(house)
+    tools: list[Any] = [{**CALCULATOR, "defer_loading": True}]
+    runner = caller.client.beta.messages.tool_runner(model="m", max_tokens=50, messages=[{"role": "user", "content": "q"}], tools=tools)
+    assert (await runner.until_done()).stop_reason == "end_turn"
+    [refused, call] = await caller.visit.calls()
+    assert refused.status is CallStatus.REFUSED and "defer_loading" in (refused.error or "") and "thread" not in call.asked

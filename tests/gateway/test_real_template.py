@@ -112,3 +112,30 @@ async def test_an_edited_argument_is_rendered_as_the_client_sent_it(build: Build
     text = template.decode(house.engine.requests[-1].prompt_ids)
     assert "1 + 1" in text
     assert "17 * 23" not in text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_whatever_was_sampled_can_be_sent_back(build: Build, template: Template, stream: bool) -> None:
+    """A policy that is not trained yet samples anything, NUL among it, which no request may hold."""
+    house = await build(template=template, script=["a\0b\0", "c"])
+    visit = await house.open()
+    if stream:
+        chunks = [chunk async for chunk in await visit.ask("q", stream=True)]
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    else:
+        text = (await visit.ask("q")).choices[0].message.content
+    assert text == "a\ufffdb\ufffd"
+    await visit.ask([{"role": "user", "content": "q"}, {"role": "assistant", "content": text}, {"role": "user", "content": "r"}])
+    first, second = await visit.calls()
+    assert second.branch == "continued"
+    assert "\0" in template.decode((await visit.nodes())[first.samples[0].node].token_ids)
+    prompt = (await visit.client.completions.create(model="m", prompt="q")).choices[0].text
+    assert "\0" not in prompt
+
+
+async def test_a_prompt_goes_on_from_a_sample_with_a_nul(build: Build, template: Template) -> None:
+    house = await build(template=template, script=["a\0b", "c"])
+    visit = await house.open()
+    text = (await visit.client.completions.create(model="m", prompt="q")).choices[0].text
+    await visit.client.completions.create(model="m", prompt=f"q{text} and")
+    assert [call.branch for call in await visit.calls()] == ["root", "continued"]

@@ -354,3 +354,13 @@ async def test_every_recorded_response_continues_as_its_client_meant_it(build: B
     print(played, dict(tally))
     assert tally["continued"] > 100
     assert tally["template"] == 0
+
+
+@pytest.mark.parametrize("strict", [True, False, None])
+async def test_a_response_says_whether_its_tools_are_strict(house: House, strict: bool | None) -> None:
+    visit = await house.open(sampling=SamplingConfig(max_tokens=2000))
+    tools: Any = [{**CALC, "strict": strict}, {"type": "function", "name": "plain", "parameters": {"type": "object"}}]
+    reply = await visit.client.responses.create(model="m", input="q", tools=tools)
+    later = await visit.client.responses.create(model="m", input="r", previous_response_id=reply.id, tools=tools)
+    for told in (reply, later, await visit.client.responses.retrieve(later.id)):
+        assert [tool.strict for tool in told.tools] == [strict is True, False]  # type: ignore[union-attr]

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
+import anthropic
 import openai
 import pytest
 
 from agentlightning.config import GatewayConfig
-from agentlightning.errors import StoreError
+from agentlightning.engines.base import SampleRequest
+from agentlightning.errors import EngineError, StoreError, TemplateError
+from agentlightning.gateway.calls import Identity, OpenCall, Owed
 from agentlightning.store.base import Store
 from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Visit, until
+from tests.gateway.scripted import Say
 
 
 class Raw:
@@ -47,6 +54,16 @@ class Raw:
 
 def body(text: str = "q", **more: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+
+
+async def whole_answer(visit: Visit, *, retry: int | None = None) -> tuple[int, Any]:
+    """Asks and reads the answer to its end."""
+    connection = Raw(visit)
+    await connection.send(body(), retry=retry)
+    try:
+        return await connection.whole()
+    finally:
+        connection.leave()
 
 
 def held(**more: Any) -> dict[str, Any]:
@@ -434,3 +451,149 @@ async def test_closing_withdraws_what_does_not_finish_in_time(build: Build) -> N
     assert [call.status for call in await visit.calls()] == [CallStatus.ABANDONED]
     with pytest.raises(OSError):
         await asyncio.open_connection("127.0.0.1", int(house.gateway.url.rsplit(":", 1)[1]))
+
+
+# --------------------------------------------------------------------------- calls without a reply
+
+
+def fails_at(*places: int, error: type[Exception] = EngineError) -> Callable[[str, SampleRequest], Say]:
+    """Samples that say which they are, but for some that fail."""
+    at = itertools.count()
+    return lambda _, __: error("out of memory") if (i := next(at)) in places else f"sample {i}"
+
+
+@pytest.mark.parametrize("wire", ["chat", "chat stream", "responses", "messages"])
+async def test_the_retry_of_a_call_that_failed_is_never_given_another_calls_reply(build: Build, wire: str) -> None:
+    """Best of four with the official clients and their own retries: the same question again and again, of which the second and the fourth sample fail."""
+    house = await build(answer=fails_at(1, 3, 4))
+    visit = await house.open()
+
+    async def ask() -> str:
+        if wire == "messages":
+            async with anthropic.AsyncAnthropic(base_url=visit.endpoint.root_url, api_key="k", max_retries=3) as client:
+                message = await client.messages.create(model="m", max_tokens=50, messages=[{"role": "user", "content": "q"}])
+                return message.content[0].text
+        async with openai.AsyncOpenAI(base_url=visit.endpoint.base_url, api_key="k", max_retries=3) as client:
+            if wire == "responses":
+                return (await client.responses.create(model="m", input="q")).output_text
+            asked: Any = {"model": "m", "messages": [{"role": "user", "content": "q"}]}
+            if wire == "chat":
+                return (await client.chat.completions.create(**asked)).choices[0].message.content
+            return "".join(
+                [chunk.choices[0].delta.content or "" async for chunk in await client.chat.completions.create(**asked, stream=True)]
+            )
+
+    assert [await ask() for _ in range(4)] == ["sample 0", "sample 2", "sample 5", "sample 6"]
+    usage = await visit.end()
+    assert (usage.calls, usage.repeats, usage.refused) == (7, 0, 3)
+
+
+async def test_of_equal_calls_at_once_each_that_failed_is_sampled_again(build: Build) -> None:
+    house = await build(answer=fails_at(1, 2))
+    visit = await house.open()
+    first = await asyncio.gather(*[whole_answer(visit) for _ in range(4)])
+    assert sorted(status for status, _ in first) == [200, 200, 500, 500]
+    again = [await whole_answer(visit, retry=1) for _ in range(2)]
+    ids = {reply["id"] for status, reply in [*first, *again] if status == 200}
+    assert len(ids) == 4
+    lost = await whole_answer(visit, retry=1)
+    assert lost[1]["id"] in ids and visit.session.usage.repeats == 1, "a third retry can only be that of a lost reply"
+
+
+async def test_a_retry_that_fails_too_is_sampled_once_more(build: Build) -> None:
+    house = await build(answer=fails_at(1, 2))
+    visit = await house.open()
+    ids = [(await whole_answer(visit))[1]["id"]]
+    assert [(await whole_answer(visit, retry=retry))[0] for retry in (0, 1)] == [500, 500]
+    ids.append((await whole_answer(visit, retry=2))[1]["id"])
+    assert len(set(ids)) == 2
+
+
+async def test_a_call_that_was_given_up_is_sampled_again_for_the_client_that_comes_back_late(build: Build) -> None:
+    house = await build(**held(script=["first", "second", "third"]), config=GatewayConfig(orphan_grace=0.3))
+    visit = await house.open()
+    other = asyncio.create_task(whole_answer(visit))
+    await until(lambda: house.engine.requests)
+    await leave_while_sampling(house, visit, count=2, stays=False)
+    await until(lambda: visit.session.usage.abandoned)
+    house.engine.hold.set()
+    _, reply = await other
+    _, again = await whole_answer(visit, retry=1)
+    assert again["id"] != reply["id"], "it is not the reply of the other"
+    assert len(house.engine.requests) == 3
+
+
+async def test_an_error_that_a_client_does_not_retry_leaves_nothing_behind(build: Build) -> None:
+    house = await build(answer=fails_at(1, error=TemplateError))
+    visit = await house.open()
+    first = await whole_answer(visit)
+    assert (await whole_answer(visit))[0] == 400
+    assert (await whole_answer(visit, retry=1))[1]["id"] == first[1]["id"], "the retry is that of the reply that was lost"
+
+
+def test_notes_of_calls_without_a_reply_are_few_and_expire() -> None:
+    def call(text: bytes, retry: int = 0) -> OpenCall:
+        return OpenCall("x", 0, 0, Identity(text), "chat", None, 0.0, 0.0, retry=retry)
+
+    owed = Owed(3, 60.0)
+    for text, retry in ((b"a", 0), (b"b", 0), (b"b", 1), (b"c", 0)):
+        owed.note(call(text, retry))
+    assert not owed.take(Identity(b"a"), 1), "the oldest goes first"
+    assert not owed.take(Identity(b"b"), 0) and not owed.take(Identity(b"b", b"key"), 1)
+    assert owed.take(Identity(b"b"), 2) and owed.take(Identity(b"b"), 1), "each retry finds its own call's note"
+    assert not owed.take(Identity(b"b"), 9)
+    expired = Owed(3, 0.0)
+    expired.note(call(b"a"))
+    assert not expired.take(Identity(b"a"), 1)
+
+
+# --------------------------------------------------------------------------- keys of a client's own
+
+
+async def keyed(visit: Visit, path: str, asked: dict[str, Any], key: str = "k") -> tuple[int, bytes]:
+    async with aiohttp.ClientSession() as client:
+        async with client.post(visit.endpoint.root_url + path, json=asked, headers={"Idempotency-Key": key}) as reply:
+            return reply.status, await reply.read()
+
+
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "another question": ("/v1/chat/completions", body("other")),
+    "as a stream": ("/v1/chat/completions", body(stream=True)),
+    "with log probabilities": ("/v1/chat/completions", body(logprobs=True)),
+    "two samples": ("/v1/chat/completions", body(n=2)),
+    "another agent": ("/agent/critic/v1/chat/completions", body()),
+    "Messages": ("/v1/messages", body(max_tokens=9)),
+    "Responses": ("/v1/responses", {"model": "m", "input": "q"}),
+    "Gemini": ("/v1beta/models/g:generateContent", {"contents": [{"parts": [{"text": "q"}]}]}),
+}
+
+
+@pytest.mark.parametrize("open", [False, True], ids=["answered", "still sampled"])
+async def test_a_key_is_good_for_one_request_alone(build: Build, open: bool) -> None:
+    """Another one under the same key is refused in its wire's shape: it gets neither the first one's answer nor an empty stream nor a 500."""
+    house = await build(**held(script=["first"]))
+    visit = await house.open()
+    asking = asyncio.create_task(keyed(visit, "/v1/chat/completions", body()))
+    await until(lambda: house.engine.requests)
+    if not open:
+        house.engine.hold.set()
+        await asking
+    for name, (path, asked) in OTHERS.items():
+        status, data = await keyed(visit, path, asked)
+        error = json.loads(data)["error"]
+        assert status == 422 and "Idempotency-Key" in error["message"], name
+        if path.endswith("completions"):
+            assert error["code"] == "idempotency_key_reuse"
+    assert len(house.engine.requests) == 1
+    house.engine.hold.set()
+    first = await asking
+    assert await keyed(visit, "/v1/chat/completions", body()) == first
+    assert (await keyed(visit, "/v1/chat/completions", body("other"), "k2"))[0] == 200
+    usage = await visit.end()
+    assert (usage.refused, usage.incomplete) == (len(OTHERS), 0)
+
+
+async def test_a_key_whose_call_failed_may_be_used_again(build: Build) -> None:
+    house = await build(answer=fails_at(0))
+    visit = await house.open()
+    assert [(await keyed(visit, "/v1/chat/completions", body()))[0] for _ in range(2)] == [500, 200]

@@ -40,7 +40,7 @@ class Talk:
         for text in says or ("ok",):
             ids = array("i", [*self.template.encode(text, start=False), 2])
             sample = Sample((Segment(ids, array("f", [-0.1] * len(ids)), 1),), FinishReason.STOP)
-            samples.append((sample, self.template.parse(ids, tools, FinishReason.STOP)))
+            samples.append((sample, self.template.read(ids, tools, FinishReason.STOP).message))
         nodes, leaves = self.tree.grow(self.plan, samples, self.calls)
         self.calls += 1
         self.nodes += nodes
@@ -231,7 +231,7 @@ def test_a_stop_string_that_the_client_puts_back_is_what_was_sampled() -> None:
     plan = talk.tree.plan([user("q")], (), "main", talk.template)
     ids = talk.template.encode("x = 1\n</code>", start=False)
     sample = Sample((Segment(ids, array("f", [-0.1] * len(ids)), 1),), FinishReason.STOP, "</code>")
-    cut = talk.template.parse(ids, (), FinishReason.STOP, "</code>")
+    cut = talk.template.read(ids, (), FinishReason.STOP, "</code>").message
     assert cut.content == "x = 1\n"
     _, leaves = talk.tree.grow(plan, [(sample, cut)], 0)
     talk.tree.publish(plan, leaves)
@@ -494,7 +494,7 @@ def test_a_sample_cut_by_length_gets_its_end_of_turn_from_the_glue() -> None:
     plan = talk.tree.plan([user("q")], (), "main", talk.template)
     ids = talk.template.encode("cut off in the mid", start=False)
     sample = Sample((Segment(ids, array("f", [0.0] * len(ids)), 1),), FinishReason.LENGTH)
-    message = talk.template.parse(ids, (), FinishReason.LENGTH)
+    message = talk.template.read(ids, (), FinishReason.LENGTH).message
     _, leaves = talk.tree.grow(plan, [(sample, message)], 0)
     talk.tree.publish(plan, leaves)
     talk.ask([user("q"), message, user("go on")])
@@ -507,7 +507,7 @@ def test_a_sample_that_spans_versions_is_a_chain_of_nodes() -> None:
     plan = talk.tree.plan([user("q")], (), "main", talk.template)
     ids = array("i", [*talk.template.encode("abcdef", start=False), 2])
     parts = (Segment(ids[:3], array("f", [-1.0] * 3), 4), Segment(ids[3:], array("f", [-2.0] * 4), 5))
-    message = talk.template.parse(ids, (), FinishReason.STOP)
+    message = talk.template.read(ids, (), FinishReason.STOP).message
     nodes, leaves = talk.tree.grow(plan, [(Sample(parts, FinishReason.STOP), message)], 0)
     assert [(node.parent, node.version) for node in nodes] == [(None, None), (0, 4), (1, 5)]
     talk.tree.publish(plan, leaves)
@@ -640,7 +640,7 @@ def readable(text: str, template: GlassTemplate) -> list[object]:
     for part in text.split("<|im_start|>")[1:]:
         role, _, body = part.partition("\n")
         ids = template.encode(body.split("<|im_end|>")[0], start=False)
-        message = template.parse(ids, TOOLS, FinishReason.STOP)
+        message = template.read(ids, TOOLS, FinishReason.STOP).message
         calls_ = [(call.name, canonical_arguments(call.arguments)) for call in message.tool_calls]
         content = message.content
         for call in message.tool_calls if template.shows_ids else ():

@@ -482,6 +482,25 @@ async def test_a_call_nobody_reclaims_is_withdrawn_and_recorded_as_abandoned(bui
     assert (usage.abandoned, usage.calls, usage.external["judge"].calls, usage.trouble) == (0, 0, 1, None)
 
 
+@pytest.mark.parametrize("status", [500, 429, 409])
+async def test_the_retry_of_a_call_that_the_endpoint_failed_is_sent_on_again(house: House, other: OtherEndpoint, status: int) -> None:
+    """It is not given the reply of the equal call before it, which has arrived."""
+
+    async def fails(request: web.Request, given: Any) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "try again"}}, status=status)
+
+    visit = await house.open()
+    body = orjson.dumps({"model": "judge", "messages": ASK})
+    await raw(visit, body)
+    other.handle = fails
+    assert (await raw(visit, body))[0] == status
+    other.handle = None
+    assert (await raw(visit, body, **{"x-stainless-retry-count": "1"}))[0] == 200
+    assert (len(other.asked), visit.session.usage.repeats) == (3, 0)
+    assert (await raw(visit, body, **{"x-stainless-retry-count": "1"}))[0] == 200
+    assert (len(other.asked), visit.session.usage.repeats) == (3, 1), "this one is that of a reply that was lost"
+
+
 async def test_a_call_still_open_when_the_attempt_ends_is_withdrawn(house: House, other: OtherEndpoint) -> None:
     holds_back(other)
     visit = await house.open()

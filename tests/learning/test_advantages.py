@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -10,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentlightning.learning.advantages import Std, group_advantages, leave_one_out
+from agentlightning.metrics import mean_interval
+from agentlightning.types import MAX_REWARD
 
 rewards = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
+any_rewards = st.lists(st.floats(-MAX_REWARD, MAX_REWARD), min_size=2, max_size=12)
 
 
 @pytest.mark.parametrize(("std", "value"), [("sample", 0.866024), ("population", 0.999998), ("none", 0.5)])
@@ -33,6 +37,14 @@ def test_advantages_of_a_group_sum_to_zero_and_keep_the_order_of_rewards(rewards
 
 
 @settings(deadline=None)
+@given(any_rewards)
+def test_whatever_a_group_was_rewarded_nothing_that_is_made_of_it_overflows(rewards_G: list[float]) -> None:
+    for std in ("sample", "population", "none"):
+        assert all(math.isfinite(value) for value in group_advantages(rewards_G, std=std))
+    assert all(math.isfinite(value) for value in (*leave_one_out(rewards_G), *mean_interval(rewards_G)))
+
+
+@settings(deadline=None)
 @given(rewards)
 def test_leave_one_out_is_centring_times_n_over_n_minus_one(rewards_G: list[float]) -> None:
     count = len(rewards_G)
@@ -45,8 +57,8 @@ def test_equal_rewards_and_a_group_of_one_give_zeros() -> None:
     assert group_advantages([5.0]) == [0.0]
 
 
-@pytest.mark.parametrize("rewards_G", [[], [1.0, float("nan")], [float("inf")]])
-def test_no_rewards_or_ones_that_are_not_finite_are_refused(rewards_G: list[float]) -> None:
+@pytest.mark.parametrize("rewards_G", [[], [1.0, float("nan")], [float("inf")], [1e308, 0.0], [-1.1e9, 0.0]])
+def test_no_rewards_or_ones_that_are_no_rewards_are_refused(rewards_G: list[float]) -> None:
     with pytest.raises(ValueError):
         group_advantages(rewards_G)
     with pytest.raises(ValueError):

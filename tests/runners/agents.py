@@ -122,6 +122,7 @@ def returns_bad(task: Any, llm: Any) -> Any:
         "text": "1.0",
         "array": numpy.ones(1),
         "huge": 10**400,
+        "large": 1e308,
         "triplets": [Triplet()],
     }[task]
 

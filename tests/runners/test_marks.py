@@ -52,6 +52,17 @@ async def test_marks_of_an_attempt_that_fails_are_kept_so_that_a_scored_failure_
     assert report.result.marked == ("planner",) and await marked(world, rollout) == [("planner",)]
 
 
+async def test_marks_of_an_attempt_that_is_retried_are_kept_as_those_of_one_that_is_not(world, isolation):
+    rollout, _ = await world.one(
+        either(isolation, "marks_and_fails"),
+        isolation=isolation,
+        tasks=[{"how": "raises"}],
+        max_attempts=2,
+        failure_reward={"agent_error": -1.0},
+    )
+    assert await marked(world, rollout) == [("planner",), ("planner",)]
+
+
 async def test_marks_come_through_a_fresh_interpreter_too(world):
     pool = world.make_pool(f"{PATH}:marks", isolation="process")
     await pool.start()

@@ -133,6 +133,7 @@ async def test_what_is_no_reward_fails_the_attempt_as_bad_reward(world, isolatio
         "text": "the returned value is '1.0' (str), not a number; no grader is set and no reward was emitted",
         "array": "(ndarray), not a number: take the one number out of it, with .item()",
         "huge": "no float",
+        "large": "the returned reward is 1e+308 (float): a reward has to be within -1e+09 and 1e+09",
         "triplets": "a list of Triplet, which this version does not train",
     }
     for rollout in await world.run(agents.returns_bad, list(says), isolation=isolation):

@@ -4,6 +4,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from pydantic import BaseModel
 from agentlightning.gateway.usage import AttemptUsage, ExternalUsage
 from agentlightning.runners.job import KEPT_BACK, Job, Returned, as_json, inherited_environment, ran_from_json, ran_to_json, returned
 from agentlightning.runners.report import LOG_BYTES, TAIL_BYTES, OutputLog, needs_grader, resolve
+from agentlightning.store.rows import dump
 from agentlightning.types import Attempt, Failure, Mode, Reason, Reward, Rollout, Status
 
 
@@ -141,6 +144,17 @@ class Model(BaseModel):
     text: str
 
 
+class Word(str):
+    __slots__ = ()
+
+
+def nested(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
 @dataclass
 class Answer:
     text: str
@@ -157,10 +171,28 @@ class Answer:
         (float, {"repr": "<class 'float'>", "type": "type", "note": "not JSON"}),
         ({1: 2}, {"repr": "{1: 2}", "type": "dict", "note": "not JSON"}),
         ([float("nan")], {"repr": "[nan]", "type": "list", "note": "not JSON"}),
+        ({"n": 2**64}, {"repr": "{'n': 18446744073709551616}", "type": "dict", "note": "not JSON"}),
+        ([2**64 - 1, -(2**63)], [2**64 - 1, -(2**63)]),
+        ({"a\ud800": ["\udc00é"]}, {"a\\ud800": ["\\udc00é"]}),
+        (nested(128), nested(128)),
+        (nested(129), {"repr": "[" * 129 + "]" * 129, "type": "list", "note": "not JSON"}),
+        ({Word("k"): [numpy.float64(0.5), Word("v")]}, {"k": [0.5, "v"]}),
     ],
 )
 def test_an_output_is_recorded_as_json_or_as_its_text(value, recorded):
     assert as_json(value) == recorded
+    assert orjson.loads(orjson.dumps(as_json(value))) == recorded
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=[])),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=[])), inner),
+        max_leaves=8,
+    )
+)
+def test_whatever_an_agent_returns_can_be_recorded(value):
+    assert orjson.loads(dump(as_json(value), "an output")) == as_json(value)
 
 
 def test_an_output_that_holds_itself_is_recorded_as_its_text():

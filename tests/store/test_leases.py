@@ -57,12 +57,13 @@ async def test_a_retried_rollout_gets_the_next_attempt(store: Store) -> None:
     (attempt,) = await make.leased(store)
     failure = Failure(Reason.AGENT_ERROR, "x", "tb")
     for _ in range(2):
-        rollout = await store.retry(attempt.id, failure)
+        rollout = await store.retry(attempt.id, failure, marked=["planner", "critic"])
         assert (rollout.status, rollout.attempt_id, rollout.failure) == (Status.QUEUED, None, None)
     with pytest.raises(LeaseLost, match="ended by retry: x"):
         await store.finish(attempt.id, DONE)
     assert [next.number for next in await make.leased(store)] == [2]
     assert [a.failure for a in await store.attempts(attempt.rollout_id)] == [failure, None]
+    assert [a.marked for a in await store.attempts(attempt.rollout_id)] == [("planner", "critic"), ()]
 
 
 async def test_a_lease_that_passed_is_lost(store: Store) -> None:

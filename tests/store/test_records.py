@@ -154,15 +154,15 @@ async def test_rewards_are_kept_in_the_order_they_were_accepted(store: Store) ->
     assert await store.rewards(attempt.rollout_id) == [*rewards, make.reward(attempt, 2.0)]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "1.0x", None])
-async def test_a_reward_that_is_no_finite_number_is_refused(store: Store, value: float) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "1.0x", None, 1e308, -1.1e9])
+async def test_a_reward_that_is_no_finite_number_or_too_large_is_refused(store: Store, value: float) -> None:
     (attempt,) = await make.leased(store)
-    with pytest.raises(StoreError, match="number"):
+    with pytest.raises(StoreError, match="number|largest reward"):
         await store.add_reward(make.reward(attempt, value))
-    with pytest.raises(StoreError, match="number"):
+    with pytest.raises(StoreError, match="number|largest reward"):
         await store.finish(attempt.id, AttemptResult(Status.SUCCEEDED, 1.0, rewards=(make.reward(attempt, value),)))
     if value is not None:
-        with pytest.raises(StoreError, match="number"):
+        with pytest.raises(StoreError, match="number|largest reward"):
             await store.finish(attempt.id, AttemptResult(Status.SUCCEEDED, value))
     assert await store.rewards(attempt.rollout_id) == []
     assert await store.renew(attempt.id, seconds=1)

@@ -305,7 +305,7 @@ def test_a_closing_tag_inside_a_value_is_part_of_it() -> None:
 
 def test_the_models_own_call_id_ends_ours_and_comes_back_to_it() -> None:
     template = made("mistral_v13")
-    message = template.parse(ids_of(template, f"[TOOL_CALLS]calc[CALL_ID]a1B2c3D4e[ARGS]{A1}</s>"), TOOLS, STOP)
+    message = template.read(ids_of(template, f"[TOOL_CALLS]calc[CALL_ID]a1B2c3D4e[ARGS]{A1}</s>"), TOOLS, STOP).message
     assert message.tool_calls[0].id.endswith("a1B2c3D4e")
     assert len(message.tool_calls[0].id) == len("call_") + 24
     text = template.render(
@@ -461,7 +461,7 @@ def test_a_conversation_goes_on_token_for_token(name: str, cut: bool) -> None:
         assert rendering.texts[:-1] == tuple(prompts)
         prompts.append(rendering.texts[-1])
         ids = ids_of(template, text)
-        message = template.parse(ids, (CALC,), STOP)
+        message = template.read(ids, (CALC,), STOP).message
         turn = template.sampled_turn(ids)
         samples[len(messages)] = replace(turn, ended_with="") if cut else turn
         messages += [message, *[Message("tool", f"391 {k}", tool_call_id=call.id) for k, call in enumerate(message.tool_calls)]]
@@ -476,7 +476,7 @@ def test_a_conversation_goes_on_token_for_token(name: str, cut: bool) -> None:
 @pytest.mark.parametrize("name", ["harmony", "glm"])
 def test_reasoning_since_the_last_user_turn_stays_and_earlier_reasoning_is_a_rewrite(name: str) -> None:
     template = made(name)
-    message = template.parse(ids_of(template, REPLIES[name][0]), (CALC,), STOP)
+    message = template.read(ids_of(template, REPLIES[name][0]), (CALC,), STOP).message
     assert message.reasoning == "Hmm"
     turn = template.sampled_turn(ids_of(template, REPLIES[name][0]))
     messages = [Message("user", "Hi"), message, Message("tool", "1", tool_call_id=message.tool_calls[0].id)]
@@ -498,11 +498,11 @@ def test_one_setting_keeps_reasoning_as_it_was_sampled(name: str) -> None:
         else '<think>\nHmm\n</think>\n\n<tool_call>\n{"name": "calc", "arguments": {}}\n</tool_call><|im_end|>'
     )
     ids = ids_of(kept, text)
-    message = kept.parse(ids, (CALC,), STOP)
+    message = kept.read(ids, (CALC,), STOP).message
     start = [Message("user", "Hi")]
     first = [*start, message, Message("tool", "1", tool_call_id=message.tool_calls[0].id)]
     reply = {"harmony": "<|channel|>analysis<|message|>So<|end|><|start|>assistant<|channel|>final<|message|>It is 1.<|return|>", "glm": "\n<think>So</think>\nIt is 1.<|user|>"}.get(name, "<think>\nSo\n</think>\n\nIt is 1.<|im_end|>")  # fmt: skip
-    second = kept.parse(ids_of(kept, reply), (CALC,), STOP)
+    second = kept.read(ids_of(kept, reply), (CALC,), STOP).message
     assert (second.content, second.reasoning) == ("It is 1.", "So")
     later = [*first, second, Message("user", "Sure?")]
     sampled = {1: kept.sampled_turn(ids), 3: kept.sampled_turn(ids_of(kept, reply))}

@@ -274,6 +274,7 @@ def test_an_object_has_the_members_it_names_unless_the_schema_speaks_of_others(s
     ("schema", "right", "wrong"),
     [
         ({"type": "string", "format": "date"}, '"2026-11-28"', '"28 Nov"'),
+        ({"type": "string", "format": {"odd": 1}}, '"any"', "1"),
         ({"type": "string", "format": "file-path", "$schema": "x", "x-guidance": {"lenient": True}}, '"any"', "1"),
         (
             {"type": "object", "properties": {"format": {"const": "int64"}}, "required": ["format"]},
@@ -306,7 +307,13 @@ def test_the_text_of_a_control_token_is_refused_in_what_has_to_be_written_as_tex
             with pytest.raises(GrammarError, match=f"(?s)'f.*{re.escape(tag)}.*a token of its own"):
                 family.grammar((tool,), required=True)
     described = Tool(
-        "f", f"about {tag}", {"type": "object", "description": f"{tag}", "properties": {"a": {"title": f"{tag}", "default": f"{tag}"}}}
+        "f",
+        f"about {tag}",
+        {
+            "type": "object",
+            "description": f"{tag}",
+            "properties": {"a": {"title": f"{tag}", "default": [f"{tag}"], "examples": [f"{tag}"]}},
+        },
     )
     assert family.grammar((described,), required=True)
 

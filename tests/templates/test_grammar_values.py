@@ -96,7 +96,12 @@ DEFS = {
 }
 
 
-@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate], suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(
     st.sampled_from(CASES), st.dictionaries(st.sampled_from(["x", "key", "a b"]), schemas, min_size=1, max_size=3), st.integers(0, 10**6)
 )
@@ -165,6 +170,7 @@ WRITTEN: list[tuple[Json, Json]] = [
     ({"type": "integer", "minimum": 3}, 17),
     ({"type": "number"}, -2.5e-7),
     ({"type": "boolean"}, False),
+    ({"oneOf": [{"$ref": "#/$defs/Color"}, {"$ref": "#/$defs/Node"}, {"type": "integer"}]}, {"name": "a"}),
     ({}, "anything"),
     ({}, {"a": [1, None, {"b": True}]}),
     (True, 3),
@@ -221,6 +227,15 @@ def test_members_may_be_left_out_but_not_invented(case: Any) -> None:
         (one({"enum": [{"a": 1}]}), "'x'.*a"),
         (one({"enum": []}), "'x'.*no value"),
         (one({"type": "text"}), "'x'.*'text'"),
+        (one({"type": [3]}), "'x'.*type"),
+        (one({"type": "object", "properties": []}), "'x'.*properties"),
+        (one({"type": "object", "required": "x"}), "'x'.*required"),
+        (one({"type": "string", "minLength": "3"}), "'x'.*minLength"),
+        (one({"type": "string", "format": {}}), "'x'.*format"),
+        (one({"enum": "ab"}), "'x'.*enum"),
+        (one({"anyOf": {}}), "'x'.*anyOf"),
+        (one(3), "'x'.*3"),
+        (Tool("f", "", {"type": "object", "properties": 3}), "properties"),
         (tool_of({"x": {}}, minProperties=1), "'minProperties'"),
     ],
 )
@@ -245,3 +260,33 @@ def test_a_text_or_a_number_within_limits_needs_quotes() -> None:
     with pytest.raises(GrammarError, match="'f'.*'x'.*told apart"):
         family_of(CASES[0]).grammar((tool,), required=True)
     assert family_of(("gemma4", ())).grammar((tool,), required=True)
+
+
+@pytest.mark.parametrize(
+    ("schema", "bare", "value"),
+    [
+        ({"type": ["string", "null"], "minLength": 3}, '"a"', None),
+        ({"type": ["string", "null"], "minLength": 3}, "null", "null"),
+        ({"type": ["string", "array"], "maxItems": 0}, "[1]", None),
+        ({"type": ["string", "array"], "maxItems": 0}, " [1] ", None),
+        ({"type": ["string", "array"], "maxItems": 0}, "[]", "[]"),
+        ({"type": ["string", "object"], "properties": {"a": {"type": "null"}}, "additionalProperties": False}, '{"a": 1}', None),
+        ({"anyOf": [{"type": "string"}, {"enum": [True]}]}, "False", None),
+        ({"anyOf": [{"type": "string"}, {"enum": [True]}]}, "true", "true"),
+        ({"anyOf": [{"type": "string"}, {"enum": [True]}]}, "falsehood", '"falsehood"'),
+        ({"enum": ["1", 2]}, "1", None),
+        ({"enum": ["1", 2]}, '"1"', '"1"'),
+        ({"enum": ["1", 2]}, "2", "2"),
+        ({"enum": ["1", "2"]}, "2", '"2"'),
+        ({"type": "string"}, '"1"', '"\\"1\\""'),
+    ],
+)
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm"])
+def test_no_text_is_allowed_that_would_be_read_as_a_value_which_is_not(name: str, schema: Json, bare: str, value: str | None) -> None:
+    """``value``: what it is read as, None where the grammar does not allow it."""
+    family, tool = family_of((name, ())), one(schema)
+    text = family.written(("f", json.dumps({"x": "%"}))).replace("%", bare)
+    assert family.follows(family.grammar((tool,), required=True), text) == (value is not None)
+    if value is not None:
+        [call] = read_whole(FORMATS[name], (tool,), text)[1]
+        assert call.arguments == f'{{"x": {value}}}'

@@ -82,7 +82,7 @@ def test_a_format_can_be_chosen_by_name() -> None:
                 if tool_format == "llama3_json"
                 else '<tool_call>{"name": "calc", "arguments": {}}</tool_call>'
             )
-            assert len(template.parse(template.encode(written, start=False), (CALC,), FinishReason.STOP).tool_calls) == 1
+            assert len(template.read(template.encode(written, start=False), (CALC,), FinishReason.STOP).message.tool_calls) == 1
     assert not template_of("hermes", "text").native_tools
     assert template_of("hermes", "hermes").native_tools
 
@@ -134,7 +134,7 @@ def test_the_tokenizers_of_other_tests_load() -> None:
     letters = load_template(letters_tokenizer())
     text = letters.render([Message("user", "abc")], (), {}).texts[0]
     assert letters.decode(letters.encode(text, start=True)) == text
-    assert letters.parse(range(60), (CALC,), FinishReason.LENGTH).role == "assistant"
+    assert letters.read(range(60), (CALC,), FinishReason.LENGTH).message.role == "assistant"
 
 
 def test_importing_templates_loads_neither_torch_nor_transformers() -> None:

@@ -25,7 +25,7 @@ def ids_of(template: ChatTemplate, text: str) -> list[int]:
 
 
 def parse(template: ChatTemplate, text: str, *, tools: bool = True, stop: str | None = None) -> Message:
-    return template.parse(ids_of(template, text), (CALC,) if tools else (), STOP, stop)
+    return template.read(ids_of(template, text), (CALC,) if tools else (), STOP, stop).message
 
 
 def reply(message: Message) -> Reply:
@@ -232,10 +232,10 @@ def test_every_prefix_of_an_output_parses_and_streams_alike_at_every_cut(name: s
     template = template_of(name)
     ids = ids_of(template, text)
     for end in range(len(ids) + 1):
-        whole = reply(template.parse(ids[:end], (CALC,), LENGTH))
+        whole = reply(template.read(ids[:end], (CALC,), LENGTH).message)
         assert streamed(template, [[i] for i in ids[:end]])[0] == whole
     for cut in range(len(ids) + 1):
-        assert streamed(template, [ids[:cut], ids[cut:]])[0] == reply(template.parse(ids, (CALC,), STOP))
+        assert streamed(template, [ids[:cut], ids[cut:]])[0] == reply(template.read(ids, (CALC,), STOP).message)
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in OUTPUTS.items() for text in texts])
@@ -243,7 +243,7 @@ def test_a_stream_never_takes_back_what_it_showed(name: str, text: str) -> None:
     """After each token, what was shown is the start of what every continuation shows: so no half tag, half character or half call."""
     template = template_of(name)
     ids = ids_of(template, text)
-    final = reply(template.parse(ids, (CALC,), STOP))
+    final = reply(template.read(ids, (CALC,), STOP).message)
     shown = ["", ""]
     for delta in streamed(template, [[i] for i in ids])[1][:-1]:
         shown[0] += delta.content
@@ -274,7 +274,7 @@ def test_a_stream_equals_the_whole_parse_for_any_output_and_any_cuts(template: C
     hit = [word for word in stop if word in decoded]
     ended_by = data.draw(st.sampled_from([None, *hit]))
     offered = (CALC,) if tools else ()
-    whole = reply(template.parse(tokens, offered, STOP, ended_by))
+    whole = reply(template.read(tokens, offered, STOP, ended_by).message)
     assert streamed(template, chunks, tools=tools, stop=stop, ended_by=ended_by)[0] == whole
     if ended_by and not tools and whole[2] is None and not template.probe.reasoning:
         assert whole[0] == decoded[: decoded.index(ended_by)]
@@ -300,7 +300,7 @@ def test_a_character_of_several_tokens_is_shown_whole_and_a_broken_one_as_its_re
     _, deltas = streamed(template, [[i] for i in ids])
     assert [d.content for d in deltas if d.content] in (["a", "👩", "a"], ["a", "👩a"])
     for end in range(2, len(ids) - 1):
-        broken = template.parse(ids[:end], (), LENGTH).content
+        broken = template.read(ids[:end], (), LENGTH).message.content
         assert broken == template.decode(ids[:end])
         assert broken.startswith("a\ufffd")
 

@@ -15,9 +15,9 @@ from agentlightning.gateway.wires.responses import Responses
 from agentlightning.gateway.wires.unserved import UNSERVED, Unserved
 from agentlightning.types import Json
 
-CHAT = ChatCompletions()
+CHAT, GEMINI, MESSAGES = ChatCompletions(), Gemini(), Messages()
 
-WIRES: tuple[Wire, ...] = (CHAT, Gemini(), Responses(), Messages(), Completions())
+WIRES: tuple[Wire, ...] = (CHAT, GEMINI, Responses(), MESSAGES, Completions())
 
 
 def find_wire(path: str) -> Wire | Unserved | None:
@@ -29,6 +29,13 @@ def find_wire(path: str) -> Wire | Unserved | None:
         if unserved.owns(path):
             return unserved
     return None
+
+
+def wire_of_client(path: str, headers: Mapping[str, str]) -> Wire:
+    """The API that a client speaks, where its path belongs to several or to none. ``path`` is the whole one; header names are looked up as `Mapping` does."""
+    if "x-goog-api-key" in headers or "/v1beta/" in path or "/v1beta1/" in path:
+        return GEMINI
+    return MESSAGES if "anthropic-version" in headers else CHAT
 
 
 _HISTORIES = ("messages", "contents", "input")

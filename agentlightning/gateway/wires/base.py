@@ -81,6 +81,7 @@ class Called:
 class WireRequest:
     """One model call as the agent asked for it. None means that the agent did not say.
 
+    The last ``loaded`` of the tools came to the conversation as it went on.
     ``tool_choice`` `none`: the tools stay in the prompt, and what looks like a call stays text. ``tool_names`` are those that may be called, None: all of
     them; a named function is `required` with that one name. ``prompt`` is a text or token ids to be continued as they are, without messages and
     template; ``prompt_field`` is what the API calls what the model reads. The first ``preface`` messages are this request's own and no part of the conversation that a later request may refer to; ``store`` says
@@ -91,6 +92,7 @@ class WireRequest:
     model: str
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
+    loaded: int = 0
     tool_choice: ToolChoice = "auto"
     tool_names: tuple[str, ...] | None = None
     parallel_tool_calls: bool = True

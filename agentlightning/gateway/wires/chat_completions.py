@@ -31,12 +31,15 @@ from agentlightning.gateway.wires.fields import (
     check_depth,
     integer,
     known_tool,
+    known_tools,
     mapping,
     needed_text,
     number,
     refuse_unless_neutral,
+    settings,
     shown,
     stops,
+    string,
     text,
     tool_of,
     tools_of,
@@ -52,6 +55,8 @@ _KEPT = (
     "parallel_tool_calls", "reasoning_effort", "verbosity", "user", "metadata",
 )  # fmt: skip
 """What the record keeps of a request besides its messages and tools."""
+
+_STRINGS = ("user", "reasoning_effort", "verbosity", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier")
 
 _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "presence_penalty": (0,),
@@ -77,6 +82,7 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "function_call": ("auto", "none"),
     "audio": (),
     "modalities": (["text"], []),
+    "moderation": (),
     "web_search_options": (),
     "structured_outputs": (),
     "guided_json": (),
@@ -117,25 +123,22 @@ class ChatCompletions:
         tools = tools_of(body.get("tools"), _tool)
         choice, names = _tool_choice(body.get("tool_choice"), tools)
         logprobs = boolean(body, "logprobs")
-        options = body.get("stream_options")
-        if options is not None and not isinstance(options, dict):
-            raise bad("stream_options must be an object", "stream_options")
+        options = settings(body, "stream_options")
         limit = integer(body, "max_completion_tokens", 1)
         older = integer(body, "max_tokens", 1)
         top_k = integer(body, "top_k", -1)
-        model = body.get("model")
-        if model is not None and not isinstance(model, str):
-            raise bad("model must be a string", "model")
+        for name in _STRINGS:
+            string(body, name)
+        boolean(body, "store")
         asked = {name: body[name] for name in _KEPT if body.get(name) is not None}
-        if "metadata" in asked:
-            check_depth(asked["metadata"], "metadata")
+        check_depth(settings(body, "metadata"), "metadata")
         return WireRequest(
-            model=model or "",
+            model=string(body, "model") or "",
             messages=messages,
             tools=tools,
             tool_choice=choice,
             tool_names=names,
-            parallel_tool_calls=body.get("parallel_tool_calls") is not False,
+            parallel_tool_calls=body.get("parallel_tool_calls") is None or boolean(body, "parallel_tool_calls"),
             output=_output(body.get("response_format")),
             called=_CALLED,
             n=integer(body, "n", 1, MAX_SAMPLES) or 1,
@@ -148,7 +151,7 @@ class ChatCompletions:
             stop=stops(body.get("stop")),
             logprobs=logprobs,
             token_ids=boolean(body, "return_token_ids"),
-            include_usage=isinstance(options, dict) and bool(cast("dict[str, Json]", options).get("include_usage")),
+            include_usage=boolean(options, "include_usage", param="stream_options.include_usage"),
             asked=asked,
         )
 
@@ -380,7 +383,7 @@ def _tool_choice(choice: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tup
         allowed = mapping(fields.get("allowed_tools")) or fields
         listed: Any = allowed.get("tools")
         each = [mapping(tool) for tool in cast("list[Any]", listed)] if isinstance(listed, list) else []
-        names = tuple(known_tool(mapping(tool.get("function")).get("name", tool.get("name")), tools, "tool_choice") for tool in each)
+        names = known_tools([mapping(tool.get("function")).get("name", tool.get("name")) for tool in each], tools, "tool_choice")
         return ("required" if allowed.get("mode") == "required" else "auto"), names
     raise bad(f"tool_choice must be auto, none, required or a function of tools, not {shown(choice)}", "tool_choice")
 

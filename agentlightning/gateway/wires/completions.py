@@ -19,11 +19,12 @@ from agentlightning.gateway.wires.fields import (
     boolean,
     check_depth,
     integer,
-    mapping,
     number,
     refuse_unless_neutral,
+    settings,
     shown,
     stops,
+    string,
     unsupported,
 )
 from agentlightning.gateway.wires.openai import ChunkStream, openai_error, usage
@@ -97,18 +98,13 @@ class Completions:
             raise unsupported("echo", True, "a prompt of token ids has no text to repeat")
         if echo and logprobs is not None:
             raise unsupported("echo", True, "together with logprobs it asks for those of the prompt, which are not known")
-        options = body.get("stream_options")
-        if options is not None and not isinstance(options, dict):
-            raise bad("stream_options must be an object", "stream_options")
-        model = body.get("model")
-        if model is not None and not isinstance(model, str):
-            raise bad("model must be a string", "model")
+        options = settings(body, "stream_options")
+        string(body, "user")
         top_k = integer(body, "top_k", -1)
         asked = {name: body[name] for name in _KEPT if body.get(name) is not None}
-        if "metadata" in asked:
-            check_depth(asked["metadata"], "metadata")
+        check_depth(settings(body, "metadata"), "metadata")
         return WireRequest(
-            model=model or "",
+            model=string(body, "model") or "",
             messages=(),
             prompt=prompt,
             prompt_field="prompt",
@@ -123,7 +119,7 @@ class Completions:
             stop=stops(body.get("stop")),
             logprobs=logprobs is not None,
             token_ids=boolean(body, "return_token_ids"),
-            include_usage=bool(mapping(options).get("include_usage")),
+            include_usage=boolean(options, "include_usage", param="stream_options.include_usage"),
             asked=asked,
         )
 

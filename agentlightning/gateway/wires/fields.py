@@ -42,21 +42,39 @@ def mapping(value: Json) -> Mapping[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
+def string(body: Mapping[str, Json], name: str) -> str | None:
+    """A string of the request itself, None where there is none."""
+    value = body.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise bad(f"{name} must be a string, not {shown(value)}", name)
+
+
+def settings(body: Mapping[str, Json], name: str) -> Mapping[str, Json]:
+    """An object of settings, an empty one where there is none."""
+    value = body.get(name)
+    if value is None or isinstance(value, dict):
+        return mapping(value)
+    raise bad(f"{name} must be an object, not {shown(value)}", name)
+
+
 def refuse_unless_neutral(
     body: Mapping[str, Json], neutral: Mapping[str, tuple[Json, ...]], instead: Mapping[str, str] | None = None, where: str = ""
 ) -> None:
     """Refuses, by name, fields that cannot be honoured. ``neutral`` has for each the values (besides null) that ask for nothing, ``instead`` for some what
     can be asked for; ``where`` stands before their names."""
     for name in neutral.keys() & body.keys():
-        if body[name] is not None and body[name] not in neutral[name]:
-            raise unsupported(where + name, body[name], (instead or {}).get(name, ""))
+        value = body[name]
+        if value is not None and not any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral[name]):
+            raise unsupported(where + name, value, (instead or {}).get(name, ""))
 
 
-def boolean(body: Mapping[str, Json], name: str) -> bool:
+def boolean(body: Mapping[str, Json], name: str, *, param: str | None = None) -> bool:
+    """False where there is none. ``param`` is the field's full path where ``body`` is not the request itself."""
     value = body.get(name)
     if value is None or isinstance(value, bool):
         return bool(value)
-    raise bad(f"{name} must be true or false, not {shown(value)}", name)
+    raise bad(f"{param or name} must be true or false, not {shown(value)}", param or name)
 
 
 def integer(body: Mapping[str, Json], name: str, low: int, high: int | None = None, *, param: str | None = None) -> int | None:
@@ -196,10 +214,17 @@ def _read_tools(encoded: bytes, read: Callable[[Any, str], Tool]) -> tuple[Tool,
 
 def known_tool(name: Any, tools: tuple[Tool, ...], param: str) -> str:
     """The name of one of ``tools``."""
-    if not isinstance(name, str) or all(tool.name != name for tool in tools):
-        known = ", ".join(tool.name for tool in tools[:20]) or "none"
-        raise bad(f"{param} names {shown(name)}, which is not among the tools: {known}", param)
-    return name
+    return known_tools([name], tools, param)[0]
+
+
+def known_tools(names: Sequence[Any], tools: tuple[Tool, ...], param: str) -> tuple[str, ...]:
+    """Names of ``tools``, each once, in the order in which they are given."""
+    known = {tool.name for tool in tools}
+    for name in names:
+        if not isinstance(name, str) or name not in known:
+            listed = ", ".join(tool.name for tool in tools[:20]) or "none"
+            raise bad(f"{param} names {shown(name)}, which is not among the tools: {listed}", param)
+    return tuple(dict.fromkeys(cast("Sequence[str]", names)))
 
 
 def check_depth(value: Any, where: str) -> None:

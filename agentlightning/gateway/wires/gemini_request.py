@@ -24,7 +24,7 @@ from agentlightning.gateway.wires.fields import (
     boolean,
     check_depth,
     integer,
-    known_tool,
+    known_tools,
     needed_text,
     number,
     refuse_unless_neutral,
@@ -59,15 +59,29 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "audioTimestamp": (False,),
     "enableAffectiveDialog": (False,),
     "enableEnhancedCivicAnswers": (False,),
+    "responseFormat": ([],),
+    "translationConfig": (),
+    "audioTranscriptionConfig": (),
+    "continuationToken": (),
 }
 """Fields of `generationConfig` that cannot be honoured, with the values (besides null) that ask for nothing."""
 
 _INSTEAD = {
+    "responseFormat": "use responseMimeType and responseSchema or responseJsonSchema",
     "logprobs": "those of the sampled tokens are available with responseLogprobs=true",
     "responseModalities": "this model writes text",
 }
 
 _CALLED = Called(choice="toolConfig.functionCallingConfig")
+
+_NEUTRAL_BESIDE: Mapping[str, tuple[Json, ...]] = {
+    "cachedContent": ("",),
+    "continuationToken": (),
+    "generationOutputConfig": (),
+}
+"""The like of the request itself."""
+
+_INSTEAD_BESIDE = {"cachedContent": "send the contents; what was sampled before is kept by itself"}
 
 _DATA = ("text", "functionCall", "functionResponse")
 _MEDIA = ("inlineData", "fileData", "executableCode", "codeExecutionResult", "toolCall", "toolResponse")
@@ -87,14 +101,16 @@ def read_request(target: Target, body: Mapping[str, Json]) -> WireRequest:
     alt = target.query.get("alt", target.query.get("$alt", "json"))
     if alt not in (("json", "sse") if stream else ("json",)):
         raise bad(f"alt={shown(alt)} is not supported by {method}: use {'sse or json' if stream else 'json'}", "alt")
-    if fields.get("cachedContent"):
-        raise unsupported("cachedContent", fields["cachedContent"], "send the contents; what was sampled before is kept by itself")
+    refuse_unless_neutral(fields, _NEUTRAL_BESIDE, _INSTEAD_BESIDE)
     config = _object(fields.get("generationConfig"), "generationConfig")
     refuse_unless_neutral(config, _NEUTRAL, _INSTEAD, "generationConfig.")
     thinking = _object(config.get("thinkingConfig"), "generationConfig.thinkingConfig")
-    boolean(thinking, "includeThoughts")
+    boolean(thinking, "includeThoughts", param="generationConfig.thinkingConfig.includeThoughts")
     tools = _tools(fields.get("tools"))
-    calling = _object(_object(fields.get("toolConfig"), "toolConfig").get("functionCallingConfig"), "toolConfig.functionCallingConfig")
+    of_tools = _object(fields.get("toolConfig"), "toolConfig")
+    refuse_unless_neutral(of_tools, {"retrievalConfig": ({},), "includeServerSideToolInvocations": (False,)}, where="toolConfig.")
+    calling = _object(of_tools.get("functionCallingConfig"), "toolConfig.functionCallingConfig")
+    refuse_unless_neutral(calling, {"streamFunctionCallArguments": (False,)}, where="toolConfig.functionCallingConfig.")
     choice, names = _tool_choice(calling, tools)
     asked = {kept: config[name] for name, kept in _KEPT.items() if config.get(name) is not None}
     for name, settings in (("thinking_config", thinking), ("function_calling_config", calling)):
@@ -120,7 +136,7 @@ def read_request(target: Target, body: Mapping[str, Json]) -> WireRequest:
         max_tokens=_integer(config, "maxOutputTokens", 1),
         seed=_integer(config, "seed", -(2**63), 2**63 - 1),
         stop=stops(config.get("stopSequences"), "generationConfig.stopSequences"),
-        logprobs=boolean(config, "responseLogprobs"),
+        logprobs=boolean(config, "responseLogprobs", param="generationConfig.responseLogprobs"),
         asked=asked,
     )
 
@@ -268,9 +284,10 @@ class _History:
             raise bad(f"{where}.functionResponse cannot be in a content of role model", f"{where}.functionResponse")
         self._signed = self._signed or unsealed(part.get("thoughtSignature"))
         if part.get("text") is not None:
-            (self._thoughts if part.get("thought") else self._texts).append(needed_text(part, "text", where))
+            (self._thoughts if boolean(part, "thought", param=f"{where}.thought") else self._texts).append(needed_text(part, "text", where))
         if part.get("functionCall") is not None:
             call = _object(part["functionCall"], f"{where}.functionCall")
+            refuse_unless_neutral(call, {"partialArgs": ([],), "willContinue": (False,)}, where=f"{where}.functionCall.")
             args = call.get("args")
             if args is not None and not isinstance(args, dict):
                 raise bad(f"{where}.functionCall.args must be an object, not {shown(args)}", f"{where}.functionCall.args")
@@ -361,7 +378,7 @@ def _tool_choice(calling: Mapping[str, Any], tools: tuple[Tool, ...]) -> tuple[T
     where = "toolConfig.functionCallingConfig"
     mode = calling.get("mode")
     listed = _several(calling.get("allowedFunctionNames"))
-    names = tuple(known_tool(name, tools, f"{where}.allowedFunctionNames") for name in listed) or None
+    names = known_tools(listed, tools, f"{where}.allowedFunctionNames") or None
     if mode is None or mode in ("AUTO", "MODE_UNSPECIFIED"):
         return "auto", names
     if mode == "NONE":

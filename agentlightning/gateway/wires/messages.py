@@ -13,7 +13,7 @@ import orjson
 from agentlightning.gateway.wires.base import CallError, Choice, Count, Look, Past, Reply, Target, Use, WireRequest
 from agentlightning.gateway.wires.carried import as_object, sealed
 from agentlightning.gateway.wires.fields import mapping
-from agentlightning.gateway.wires.messages_request import read_request
+from agentlightning.gateway.wires.messages_request import CALL, read_request
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Json, ToolCall
 
@@ -32,7 +32,10 @@ def anthropic_error(error: CallError) -> bytes:
     kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     # Agents that shorten their history look for these words.
     message = f"prompt is too long: {error.message}" if error.code == "context_length_exceeded" else error.message
-    return orjson.dumps({"type": "error", "error": {"type": kind, "message": message}})
+    told: dict[str, Json] = {"type": kind, "message": message}
+    if error.code is not None and error.code.startswith("thread_"):  # the official client sends the whole history for some of these
+        told["details"] = {"error_code": error.code}
+    return orjson.dumps({"type": "error", "error": told})
 
 
 class Messages:
@@ -40,7 +43,7 @@ class Messages:
 
     name = "messages"
 
-    id_prefix = "msg_"
+    id_prefix = CALL
 
     def owns(self, path: str) -> bool:
         return path == "messages" or path.startswith("messages/")
@@ -53,7 +56,7 @@ class Messages:
         return Look(lambda body, past: _refused(target))
 
     def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
-        return read_request(body, counted=target.path == "messages/count_tokens")
+        return read_request(body, past, counted=target.path == "messages/count_tokens")
 
     def reply(self, request: WireRequest, reply: Reply) -> bytes:
         choice = reply.choices[0]

@@ -2,16 +2,20 @@
 
 Pure translation. A user turn's tool results and texts become `tool` and `user` messages in the order given; messages of the same role in a row are
 one turn, as in the API. ``cache_control`` is read nowhere, so it can make no difference. What cannot be honoured is refused by name.
+
+A ``thread`` is a history that stays here: a request that continues one sends its new messages alone, and has the system prompt, the tools and the messages
+of the reply that it names. A reply may be continued more than once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from agentlightning.gateway.wires.base import Called, OutputFormat, ToolChoice, WireRequest
+from agentlightning.gateway.wires.base import Called, CallError, OutputFormat, Past, ToolChoice, WireRequest
 from agentlightning.gateway.wires.carried import from_object, unsealed
 from agentlightning.gateway.wires.fields import (
     bad,
@@ -23,8 +27,10 @@ from agentlightning.gateway.wires.fields import (
     needed_text,
     number,
     refuse_unless_neutral,
+    settings,
     shown,
     stops,
+    string,
     text,
     tool_of,
     tools_of,
@@ -33,47 +39,62 @@ from agentlightning.gateway.wires.fields import (
 from agentlightning.types import Json, Message, Tool, ToolCall
 
 _KEPT = (
-    "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stream", "tool_choice", "thinking", "metadata", "service_tier",
+    "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stream", "tool_choice", "thinking", "metadata", "service_tier", "thread",
 )  # fmt: skip
-"""What the record keeps of a request besides its messages and tools, and the effort of ``output_config``."""
+"""What the record keeps of a request besides its messages and tools, and ``effort`` and ``task_budget`` of ``output_config``."""
 
 _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
+    "compaction": (),
     "container": (),
+    "fallbacks": ([], "default"),
     "mcp_servers": ([],),
     "speed": ("standard",),
-    "fallbacks": ([],),
 }
 """Known fields that cannot be honoured, with the values (besides null) that ask for nothing."""
+
+_INSTEAD = {"compaction": "ask for a summary with a message of the user's, and go on from it"}
+
+_TOOL_NEUTRAL: Mapping[str, tuple[Json, ...]] = {"allowed_callers": (["direct"], []), "input_examples": ([],)}
+
+_TOOL_INSTEAD = {"input_examples": "say it in the description"}
+
+CALL = "msg_"
+REFERENCE = "tool_reference"
 
 _CALLED = Called(parallel=("tool_choice.disable_parallel_tool_use", True))
 
 _THINKING = ("enabled", "adaptive", "disabled")
 
 
-def read_request(body: Mapping[str, Json], *, counted: bool) -> WireRequest:
-    """``counted``: only the prompt's tokens are asked for, so that ``max_tokens`` may be left out. Raises CallError."""
-    refuse_unless_neutral(body, _NEUTRAL)
+def read_request(body: Mapping[str, Json], past: Past, *, counted: bool) -> WireRequest:
+    """``counted``: only the prompt's tokens are asked for, so that ``max_tokens`` may be left out and compaction makes no difference. Raises CallError."""
+    refuse_unless_neutral({**body, "compaction": None} if counted else body, _NEUTRAL, _INSTEAD)
     _check_context_management(body.get("context_management"))
     limit = integer(body, "max_tokens", 1)
     if limit is None and not counted:
         raise bad("max_tokens is required", "max_tokens")
-    model = body.get("model")
-    if model is not None and not isinstance(model, str):
-        raise bad("model must be a string", "model")
+    for name in ("service_tier", "inference_geo"):
+        string(body, name)
     thinking = body.get("thinking")
     if thinking is not None and mapping(thinking).get("type") not in _THINKING:
         raise bad(f"thinking must be of type {', '.join(_THINKING)}, not {shown(thinking)}", "thinking")
-    tools = tools_of(body.get("tools"), _tool)
+    system, (tools, loaded) = _system(body.get("system")), _tools(body)
+    begun = _continued(body.get("thread"), past)
+    if begun is not None:
+        system, tools = _kept("system", system, begun.system), _kept("tools", tools, begun.tools)
     choice, names, parallel = _tool_choice(body.get("tool_choice"), tools)
-    config = mapping(body.get("output_config"))
+    config = settings(body, "output_config")
+    settings(body, "metadata")
     asked = {name: body[name] for name in _KEPT if body.get(name) is not None}
-    if config.get("effort") is not None:
-        asked["effort"] = config["effort"]
+    asked |= {name: config[name] for name in ("effort", "task_budget") if config.get(name) is not None}
     check_depth(asked, "the request")
     return WireRequest(
-        model=model or "",
-        messages=(*_system(body.get("system")), *_messages(body.get("messages"))),
+        model=string(body, "model") or "",
+        messages=(*system, *_messages(body.get("messages"), begun.messages if begun is not None else ())),
         tools=tools,
+        loaded=loaded,
+        preface=len(system),
+        store=body.get("thread") is not None,
         tool_choice=choice,
         tool_names=names,
         parallel_tool_calls=parallel,
@@ -89,20 +110,65 @@ def read_request(body: Mapping[str, Json], *, counted: bool) -> WireRequest:
     )
 
 
+# --------------------------------------------------------------------------- threads
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What a thread holds up to the reply that a request continues."""
+
+    system: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+    messages: tuple[Message, ...]
+
+
+def _continued(thread: Json, past: Past) -> _Begun | None:
+    """What is there of a thread; None where none is asked for, or a new one. Raises CallError."""
+    if thread is None:
+        return None
+    fields = mapping(thread)
+    kind, call_id = fields.get("type"), fields.get("previous_message_id")
+    if kind == "create":
+        return None
+    if kind != "continue" or not isinstance(call_id, str):
+        raise bad(f"thread must be of type create or continue (with its previous_message_id), not {shown(thread)}", "thread")
+    kept = past.call(call_id) if call_id.startswith(CALL) else None
+    if kept is None:
+        raise CallError(
+            404,
+            f"thread.previous_message_id names message {shown(call_id)}, which is not here: it belongs to another attempt, or it was made without a thread; "
+            "send the whole conversation with thread.type=create",
+            param="thread.previous_message_id",
+            code="thread_not_found",
+        )
+    return _Begun(kept[0].messages, kept[0].tools, past.history(call_id))
+
+
+_Held = TypeVar("_Held", tuple[Message, ...], tuple[Tool, ...])
+
+
+def _kept(name: str, given: _Held, held: _Held) -> _Held:
+    """What a thread was created with, which later requests may leave out or repeat."""
+    if given and given != held:
+        raise bad(f"{name} is not what the thread was created with: leave it out, or create a thread", name, "thread_fingerprint_mismatch")
+    return held
+
+
 # --------------------------------------------------------------------------- messages
 
 
-def _system(value: Json) -> list[Message]:
+def _system(value: Json) -> tuple[Message, ...]:
     if value is None:
-        return []
+        return ()
     said = value if isinstance(value, str) else "\n".join(_texts(value, "system"))
-    return [Message("system", said)] if said else []
+    return (Message("system", said),) if said else ()
 
 
-def _messages(value: Json) -> list[Message]:
+def _messages(value: Json, known: tuple[Message, ...]) -> list[Message]:
+    """The messages after those that are ``known``, and these."""
     if not isinstance(value, list) or not value:
         raise bad("messages must be a list of at least one message", "messages")
-    messages: list[Message] = []
+    messages = list(known)
     for i, raw in enumerate(cast("list[Any]", value)):
         if not isinstance(raw, dict):
             raise bad(f"messages[{i}] must be an object, not {shown(raw)}", f"messages[{i}]")
@@ -118,6 +184,8 @@ def _messages(value: Json) -> list[Message]:
             turn = [_assistant(content, f"messages[{i}].content")]
         else:
             turn = [Message(role, "\n".join(_texts(content, f"messages[{i}].content")))]
+        if role == "system":
+            refuse_unless_neutral(fields, {"clear_at": ("never",)}, where=f"messages[{i}].")
         messages += turn
     messages = [message for role, run in groupby(messages, _ROLE) for message in _one_turn(role, list(run))]
     if messages[-1].role == "assistant":
@@ -197,7 +265,11 @@ def _user(content: Any, where: str) -> list[Message]:
 
 def _result(fields: Mapping[str, Any], where: str) -> Message:
     content = fields.get("content")
-    said = "" if content is None else content if isinstance(content, str) else "\n".join(_texts(content, f"{where}.content"))
+    if isinstance(content, str) or content is None:
+        said = content or ""
+    else:
+        blocks = _blocks(content, f"{where}.content")
+        said = "\n".join([needed_text(each, "tool_name", at) if kind == REFERENCE else _said(kind, each, at) for kind, each, at in blocks])
     if boolean(fields, "is_error") and not said.lstrip().lower().startswith("error"):
         said = f"Error: {said}"  # what the API tells its models apart from the text
     return Message("tool", said, (), needed_text(fields, "tool_use_id", where))
@@ -226,6 +298,30 @@ def _assistant(content: Any, where: str) -> Message:
 # --------------------------------------------------------------------------- settings
 
 
+def _tools(body: Mapping[str, Json]) -> tuple[tuple[Tool, ...], int]:
+    """The tools that the model is told of. Those with ``defer_loading`` come last, once a tool's result has referred to them, and are counted."""
+    tools = tools_of(body.get("tools"), _tool)
+    listed = [mapping(raw) for raw in cast("list[Json]", body["tools"])] if tools else []
+    deferred = {raw["name"]: raw for raw in listed if raw.get("defer_loading")}
+    if not deferred:
+        return tools, 0
+    if body.get("thread") is not None:
+        raise bad("tools with defer_loading are not supported in a thread: send the whole history", "tools", "thread_unsupported_request")
+    loaded = [deferred[name] for name in _references(body.get("messages")) if name in deferred]
+    return tools_of([*(raw for raw in listed if raw["name"] not in deferred), *loaded], _tool), len(loaded)
+
+
+def _references(messages: Json) -> list[str]:
+    """The tools that results refer to, each once."""
+    blocks = [block for message in _objects(messages) for block in _objects(message.get("content")) if block.get("type") == "tool_result"]
+    found = [each.get("tool_name") for block in blocks for each in _objects(block.get("content")) if each.get("type") == REFERENCE]
+    return list(dict.fromkeys([name for name in found if isinstance(name, str)]))
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [cast("dict[str, Any]", each) for each in cast("list[Any]", value) if isinstance(each, dict)] if isinstance(value, list) else []
+
+
 def _tool(raw: Any, where: str) -> Tool:
     tool = mapping(raw)
     kind = tool.get("type")
@@ -235,6 +331,8 @@ def _tool(raw: Any, where: str) -> Tool:
             f"{where}.type",
             "unsupported_tool",
         )
+    refuse_unless_neutral(tool, _TOOL_NEUTRAL, _TOOL_INSTEAD, f"{where}.")
+    boolean(tool, "defer_loading", param=f"{where}.defer_loading")
     name, strict = tool.get("name"), tool.get("strict")
     return tool_of(name, tool.get("description"), tool.get("input_schema"), where, schema="input_schema", strict=strict)
 
@@ -273,5 +371,5 @@ def _check_context_management(value: Json) -> None:
         raise bad(f"context_management must be an object with a list of edits, not {shown(value)}", "context_management")
     for i, edit in enumerate(cast("list[Any]", edits)):
         kind, keep = mapping(edit).get("type"), mapping(edit).get("keep")
-        if not (isinstance(kind, str) and kind.startswith("clear_thinking") and keep == "all"):
+        if not (isinstance(kind, str) and kind.startswith("clear_thinking") and keep in ("all", {"type": "all"})):
             raise unsupported(f"context_management.edits[{i}]", edit, "the history is used as it is sent")

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import orjson
 
-from agentlightning.gateway.tree import equality_key
+from agentlightning.gateway.equality import equality_key
 from agentlightning.gateway.wires.base import (
     CallError,
     Conversation,
@@ -38,11 +38,14 @@ from agentlightning.gateway.wires.fields import (
     check_depth,
     integer,
     known_tool,
+    known_tools,
     mapping,
     number,
     refuse_unless_neutral,
+    settings,
     shown,
     stops,
+    string,
     tool_of,
     tools_of,
     unsupported,
@@ -72,11 +75,14 @@ _KEPT = (
 
 _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "background": (False,),
+    "personality": (),
     "prompt": (),
     "max_tool_calls": (),
     "top_logprobs": (0,),
     "context_management": ([],),
+    "generate": (True,),
     "moderation": (),
+    "multi_agent": ({"enabled": False},),
     "n": (1,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -87,6 +93,7 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
 """Known fields that cannot be honoured, with the values (besides null) that ask for nothing."""
 
 _INSTEAD = {
+    "personality": "say it in the instructions",
     "background": "responses are made while the client waits, which may take as long as it likes",
     "prompt": "send input and instructions",
     "max_tool_calls": "it limits hosted tools, which there are none of; parallel_tool_calls=false allows one function call at a time",
@@ -118,7 +125,7 @@ class Responses:
 
     def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
         refuse_unless_neutral(body, _NEUTRAL, _INSTEAD)
-        instructions = _string(body, "instructions")
+        instructions = string(body, "instructions")
         messages, conversation, carried = _history(body, past)
         tools = tools_of(body.get("tools"), _tool)
         choice, names = _tool_choice(body.get("tool_choice"), tools)
@@ -134,10 +141,13 @@ class Responses:
             if name in asked:
                 _object(asked[name], name)
         for name in ("user", "safety_identifier", "prompt_cache_key", "service_tier"):
-            _string(body, name)
+            string(body, name)
+        settings(body, "stream_options")
+        caching = settings(body, "prompt_cache_options")
+        refuse_unless_neutral(caching, {"prewarm": (False,), "comparison_response_id": ()}, where="prompt_cache_options.")
         stored = body.get("store") is None or boolean(body, "store")
         return WireRequest(
-            model=_string(body, "model") or "",
+            model=string(body, "model") or "",
             messages=(Message("system", instructions), *messages) if instructions else messages,
             prompt_field="input",
             tools=tools,
@@ -199,9 +209,14 @@ def _needed(known: Sequence[Message], new: Sequence[Message]) -> None:
 def _previous(call_id: Json, past: Past) -> tuple[Message, ...]:
     if not isinstance(call_id, str):
         raise bad(f"previous_response_id must be a string, not {shown(call_id)}", "previous_response_id")
-    if past.call(call_id) is None:
+    if _response(call_id, past) is None:
         raise _not_here("previous_response_id names response", call_id, "previous_response_id", "previous_response_not_found")
     return past.history(call_id)
+
+
+def _response(call_id: str, past: Past) -> tuple[WireRequest, Reply] | None:
+    """A response of this API that was kept."""
+    return past.call(call_id) if call_id.startswith(CALL) else None
 
 
 def _repeats(known: Sequence[Message], new: Sequence[Message]) -> bool:
@@ -225,13 +240,6 @@ def _conversation(name: Any, past: Past, param: str | None) -> Conversation:
     if conversation is None:
         raise _not_here("there is no conversation", name, param, "conversation_not_found")
     return conversation
-
-
-def _string(body: Mapping[str, Json], name: str) -> str | None:
-    value = body.get(name)
-    if value is None or isinstance(value, str):
-        return value
-    raise bad(f"{name} must be a string, not {shown(value)}", name)
 
 
 def _object(value: Json, name: str) -> Mapping[str, Json]:
@@ -272,7 +280,7 @@ def _tool_choice(choice: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tup
         return "required", (known_tool(fields.get("name"), tools, "tool_choice"),)
     listed: Any = fields.get("tools")
     if kind == "allowed_tools" and isinstance(listed, list):
-        names = tuple([known_tool(mapping(tool).get("name"), tools, "tool_choice") for tool in cast("list[Any]", listed)])
+        names = known_tools([mapping(tool).get("name") for tool in cast("list[Any]", listed)], tools, "tool_choice")
         return ("required" if fields.get("mode") == "required" else "auto"), names
     raise bad(
         f"tool_choice must be auto, none, required, a function or allowed_tools (functions of tools), not {shown(choice)}", "tool_choice"
@@ -330,7 +338,7 @@ def _look_at_response(target: Target, rest: list[str], past: Past) -> dict[str, 
     call_id, *below = rest
     if target.method == "POST" and below in ([], ["cancel"]):
         raise bad(f"{target.path} is not supported: responses are neither compacted nor made in the background", None, "unsupported_path")
-    kept = past.call(call_id)
+    kept = _response(call_id, past)
     if kept is None:
         raise _not_here("there is no response", call_id, None, "response_not_found")
     request, reply = kept

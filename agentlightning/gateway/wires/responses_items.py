@@ -27,6 +27,9 @@ Item = dict[str, Json]
 _ROLES = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
 _ID = re.compile(r"(?:msg|rs|fc|fco)_([0-9a-f]{24})_(?:(in|at)_)?[0-9]+")
 
+MAX_HISTORIES = 32
+"""Histories (those that calls answered, and conversations) whose items one request may refer to: each has to be read from its beginning."""
+
 
 # --------------------------------------------------------------------------- items -> messages
 
@@ -57,9 +60,10 @@ def read_items(value: Any, past: Past, where: str) -> tuple[Message, ...]:
         raise bad(f"{where} must be a string or a list of items, not {shown(value)}", where)
     messages: list[Message] = []
     turn: _Turn | None = None
+    kept = _Kept(past)
     for i, raw in enumerate(cast("list[Any]", value)):
         place = f"{where}[{i}]"
-        item, kind, role = _recognised(raw, past, place)
+        item, kind, role = _recognised(raw, kept, place)
         if role != "assistant":
             if turn is not None:
                 messages.append(turn.message())
@@ -86,14 +90,14 @@ def read_items(value: Any, past: Past, where: str) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def _recognised(raw: Any, past: Past, place: str) -> tuple[Mapping[str, Any], str, str]:
+def _recognised(raw: Any, kept: _Kept, place: str) -> tuple[Mapping[str, Any], str, str]:
     """An item (what it refers to, where it is a reference), its type and whose it is: a role, or `tool` for a call's output."""
     if not isinstance(raw, dict):
         raise bad(f"{place} must be an object, not {shown(raw)}", place)
     item = cast("Mapping[str, Any]", raw)
     kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
     if kind == "item_reference":
-        item = find_item(item.get("id"), past, place)
+        item = kept.find(item.get("id"), place)
         kind = item["type"]
     if kind == "message":
         role = item.get("role")
@@ -283,19 +287,36 @@ def conversation_items(conversation: Conversation, past: Past) -> list[Item]:
     return listed(conversation_messages(conversation, past), f"{conversation.id.removeprefix(CONVERSATION)}_at")
 
 
-def find_item(item_id: Any, past: Past, place: str) -> Item:
-    """The item that was given out under an id. Raises CallError where it is not here."""
-    found = _ID.fullmatch(item_id) if isinstance(item_id, str) else None
-    for item in _beside(found[1], found[2], past) if found is not None else ():
-        if item["id"] == item_id:
-            return item
-    raise CallError(
-        404,
-        f"{place} refers to item {shown(item_id)}, which is not here: it belongs to another attempt, or its response was not stored "
-        f"(store=false); send the item itself",
-        param=place,
-        code="item_not_found",
-    )
+class _Kept:
+    """The items that one request may refer to. A history is made into items once, however many of them are asked for."""
+
+    def __init__(self, past: Past) -> None:
+        self._past = past
+        self._items: dict[tuple[str, str | None], dict[Json, Item]] = {}
+        self._histories = 0
+
+    def find(self, item_id: Any, place: str) -> Item:
+        """The item that was given out under an id. Raises CallError where it is not here."""
+        found = _ID.fullmatch(item_id) if isinstance(item_id, str) else None
+        item = self._beside(found[1], found[2], place).get(item_id) if found is not None else None
+        if item is None:
+            raise CallError(
+                404,
+                f"{place} refers to item {shown(item_id)}, which is not here: it belongs to another attempt, or its response was not stored "
+                f"(store=false); send the item itself",
+                param=place,
+                code="item_not_found",
+            )
+        return item
+
+    def _beside(self, owner: str, kind: str | None, place: str) -> Mapping[Json, Item]:
+        items = self._items.get((owner, kind))
+        if items is None:
+            self._histories += kind is not None
+            if self._histories > MAX_HISTORIES:
+                raise bad(f"{place} refers to one more than {MAX_HISTORIES} histories: send the item itself", place, "too_many_references")
+            items = self._items[owner, kind] = {item["id"]: item for item in _beside(owner, kind, self._past)}
+        return items
 
 
 def _beside(owner: str, place: str | None, past: Past) -> Sequence[Item]:

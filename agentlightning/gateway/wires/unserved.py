@@ -37,6 +37,18 @@ UNSERVED = (
         gemini_error,
     ),
     Unserved(
+        "Gemini's Interactions API",
+        re.compile(r"interactions(?:/.*)?"),
+        "of the Gemini API use generateContent, which is sent the whole history.",
+        gemini_error,
+    ),
+    Unserved(
+        "Gemini's cached content",
+        re.compile(r"cachedContents(?:/.*)?"),
+        "send the contents themselves; the tokens of earlier turns are kept in any case.",
+        gemini_error,
+    ),
+    Unserved(
         "The Embeddings API",
         re.compile(r"embeddings"),
         "a policy makes no embeddings; point your embedding client at a provider of its own.",
