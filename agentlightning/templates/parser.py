@@ -58,6 +58,11 @@ class _Text:
         self._held = ids.pop() if ids[-1] in self._stop_ids else None
         return shown(self._decoder.feed(ids)) if ids else ""
 
+    @property
+    def ended(self) -> bool:
+        """Whether the last id so far ends the turn."""
+        return self._held is not None
+
     def finish(self) -> str:
         return shown(self._decoder.finish())
 
@@ -199,7 +204,8 @@ class ReplyParser:
     @property
     def thought_tokens(self) -> int:
         """How many of the ids begin inside reasoning or one of its tags."""
-        begun = self._codec.begun(self._ids, [place for start, end in self._reader.thoughts if end > start for place in (start, end)])
+        ids = self._ids[:-1] if self._text.ended else self._ids
+        begun = self._codec.begun(ids, [place for start, end in self._reader.thoughts if end > start for place in (start, end)])
         return sum(begun[1::2]) - sum(begun[::2])
 
     def feed(self, token_ids: array[int]) -> ParsedDelta:

@@ -28,6 +28,7 @@ def agent():
 
 def load(name: str) -> Any:
     sys.path.insert(0, str(EXAMPLE))
+    sys.modules.pop(name, None)  # another program's of the same name
     try:
         return __import__(name)
     finally:
