@@ -233,9 +233,9 @@ async def load(talkers: list[Talker], seconds: float) -> dict[str, float]:
 class Server:
     """A child process that serves until it is left."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, program: str = __file__) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, __file__, *arguments],
+            [sys.executable, program, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
