@@ -88,28 +88,36 @@ MOST_PARTS = 32
 
 
 def in_call_order(results: Sequence[Message], turn: Message) -> list[Message]:
-    """The results that follow a turn, in the order of its calls: parallel calls end in any order, and many templates show no ids."""
+    """The results that follow a turn, in the order of its calls: parallel calls end in any order, and many templates show no ids. A result under an id that
+    is none of the turn's stays where it is."""
     places = {call.id: i for i, call in enumerate(turn.tool_calls)}
-    return sorted(results, key=lambda result: places.get(result.tool_call_id or "", len(places)))
+    found = [i for i, result in enumerate(results) if result.tool_call_id in places]
+    ordered = list(results)
+    for i, result in zip(found, sorted((results[i] for i in found), key=lambda each: places[each.tool_call_id or ""]), strict=True):
+        ordered[i] = result
+    return ordered
 
 
 def parts_of_a_turn(messages: Sequence[Message], start: int) -> int:
-    """Where the messages end that may be one turn, beginning at ``start``: calls, and one text before or after them, in messages of the same speaker, each
-    perhaps with its results behind it. ``start + 1`` where the turn can have no other part."""
+    """Where the messages end that may be one turn, beginning at ``start``: calls, and one text before or after them, in messages of the same speaker; calls
+    perhaps with their results behind them, and then no text any more. ``start + 1`` where the turn can have no other part."""
     first = messages[start]
     said = bool(first.content.strip())
     ids = {call.id for call in first.tool_calls}
     end = last = start + 1
+    answered = False
     while end < min(start + MOST_PARTS, len(messages)):
         message = messages[end]
         if message.role == "assistant":
-            if message.name not in (None, first.name) or (said and message.content.strip()):
+            if message.name not in (None, first.name) or ((said or answered) and message.content.strip()):
                 break
             said = said or bool(message.content.strip())
             ids.update(call.id for call in message.tool_calls)
             last = end + 1
         elif message.role != "tool" or message.tool_call_id not in ids:
             break
+        else:
+            answered = True
         end += 1
     return last
 

@@ -40,6 +40,11 @@ class AttemptPast:
         kept = self._kept.get(call_id)
         return (kept.request, kept.reply) if kept is not None else None
 
+    def leaf(self, call_id: str | None) -> Leaf | None:
+        """The sample that a kept reply is; None where none is named."""
+        kept = self._kept.get(call_id) if call_id is not None else None
+        return kept.leaf if kept is not None else None
+
     def history(self, call_id: str) -> tuple[Message, ...]:
         kept = self._kept[call_id]
         messages: list[Message] = []

@@ -279,13 +279,13 @@ class Session:
     def _plan(self, request: WireRequest, policy: Policy) -> Plan:
         if request.prompt is not None:
             return self.tree.plan_prompt(request.prompt, policy.name, policy.template)
-        return self.tree.plan(request.messages, request.tools, policy.name, policy.template)
+        return self.tree.plan(request.messages, request.tools, policy.name, policy.template, self.past.leaf(request.after))
 
     async def _planned(self, request: WireRequest, policy: Policy) -> Plan:
         """As ``_plan``, tokenised beside the event loop."""
         if request.prompt is not None:
             return self._plan(request, policy)
-        found = self.tree.find(request.messages, request.tools, policy.name, policy.template)
+        found = self.tree.find(request.messages, request.tools, policy.name, policy.template, self.past.leaf(request.after))
         if found.known:
             return self.tree.place(found, array("i"))
         return self.tree.place(found, await self._encoder.encode(policy.template, found.text, start=found.leaf is None))

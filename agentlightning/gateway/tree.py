@@ -29,6 +29,9 @@ from agentlightning.templates.base import SampledTurn, Template
 from agentlightning.templates.parser import shown
 from agentlightning.types import Message, Node, Tool, ToolCall
 
+NO_COINCIDENCE = 40
+"""Characters of a turn that two conversations do not share by chance."""
+
 
 def _digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -126,7 +129,8 @@ class _History:
 
 @dataclass(slots=True, eq=False)
 class Found:
-    """Where a history goes on: from ``leaf``, with ``text``, whose digest is ``before``. ``tools`` are as they were listed on that path.
+    """Where a history goes on: from ``leaf``, with ``text``, whose digest is ``before``. ``tools`` are as they were listed on that path, ``given``
+    the messages behind it, under its ids.
 
     ``known``: an earlier prompt did so too, and ``text`` need not be tokenised. ``disagrees``: more of the history was recorded, but the template's
     text is another now.
@@ -137,6 +141,7 @@ class Found:
     text: str
     before: bytes
     known: bool
+    given: tuple[Message, ...]
     history: _History
     tools: tuple[Tool, ...]
     policy: str
@@ -190,19 +195,24 @@ class TraceTree:
         self._prompts: dict[tuple[str, str], Prefixes[Leaf]] = {}
 
     # ----------------------------------------------------------------- planning
-    def plan(self, messages: Sequence[Message], tools: tuple[Tool, ...], policy: str, template: Template) -> Plan:
-        """Finds the longest recorded path that the history continues and tokenises what is new. Raises TemplateError."""
-        found = self.find(messages, tools, policy, template)
+    def plan(
+        self, messages: Sequence[Message], tools: tuple[Tool, ...], policy: str, template: Template, after: Leaf | None = None
+    ) -> Plan:
+        """Finds the longest recorded path that the history continues and tokenises what is new. Of samples that read the same it takes ``after``, the one
+        that the client named, where it is among them. Raises TemplateError."""
+        found = self.find(messages, tools, policy, template, after)
         return self.place(found, array("i") if found.known else template.encode(found.text, start=found.leaf is None))
 
-    def find(self, messages: Sequence[Message], tools: tuple[Tool, ...], policy: str, template: Template) -> Found:
+    def find(
+        self, messages: Sequence[Message], tools: tuple[Tool, ...], policy: str, template: Template, after: Leaf | None = None
+    ) -> Found:
         """The first half of ``plan``: up to the text that is to be tokenised. Raises TemplateError."""
         history = self._read(messages, tools_key(tools), policy)
-        longest = self._longest(history, policy)
-        leaf, texts = self._render(longest, history.messages, tools, template)
+        longest = self._longest(history, policy, after)
+        leaf, texts, given = self._render(longest, history.messages, tools, template)
         before = _digest(texts[-1])
         known = self._node(leaf, policy, before) is not None
-        return Found(leaf, leaf is not longest, texts[-1], before, known, history, leaf.tools if leaf else tools, policy)
+        return Found(leaf, leaf is not longest, texts[-1], before, known, given, history, leaf.tools if leaf else tools, policy)
 
     def place(self, found: Found, ids: array[int]) -> Plan:
         """The second half, with the ids of ``found.text`` (none needed where it is known, and nothing else has been planned since). Raises TemplateError."""
@@ -228,7 +238,7 @@ class TraceTree:
         node.plans += 1
         history = found.history
         return Plan(
-            branch, leaf, node, node.path_ids(), found.before, tuple(history.messages[start:]), len(history.messages), history.chains[-1],
+            branch, leaf, node, node.path_ids(), found.before, found.given, len(history.messages), history.chains[-1],
             found.policy, found.tools, history.tools,
         )  # fmt: skip
 
@@ -309,19 +319,22 @@ class TraceTree:
         for end in range(parts_of_a_turn(messages, at), at + 1, -1):
             if messages[end - 1].role == "assistant":
                 whole, *results = joined(messages[at:end])
-                if recorded := self._recorded_key(whole, equality_key(whole), history, policy):
+                # Calls that came one by one, each with its result, are one turn where their ids say so: the agent may have made them one by one.
+                if recorded := self._recorded_key(whole, equality_key(whole), history, policy, same_ids=bool(results)):
                     return whole, recorded, results, end
         return message, key, [], at + 1
 
-    def _recorded_key(self, message: Message, key: Key, history: _History, policy: str) -> Key | None:
-        """The key of the sample that a message is, behind what is read of the history; None where it is none."""
+    def _recorded_key(self, message: Message, key: Key, history: _History, policy: str, *, same_ids: bool = False) -> Key | None:
+        """The key of the sample that a message is (``same_ids``: by its calls' ids too), behind what is read of the history; None where it is none."""
         chain = hash((history.chains[-1], key))
         for leaf in (*self._samples.get(chain, ()), *self._stopped.get(chain, ())):
-            if leaf.policy == policy and leaf.tools_key == history.tools and same_reasoning(message, leaf.message):
+            if leaf.policy != policy or leaf.tools_key != history.tools or not same_reasoning(message, leaf.message):
+                continue
+            if not same_ids or [call.id for call in message.tool_calls] == [call.id for call in leaf.message.tool_calls]:
                 return leaf.key
         return None
 
-    def _longest(self, history: _History, policy: str) -> Leaf | None:
+    def _longest(self, history: _History, policy: str, after: Leaf | None) -> Leaf | None:
         for end in range(len(history.messages), 0, -1):
             if history.messages[end - 1].role != "assistant" or history.chains[end] not in self._samples:
                 continue
@@ -333,29 +346,33 @@ class TraceTree:
             if len(matches) == 1:
                 return matches[0]
             if matches:
-                # Samples with equal texts: the longer exact path, then the one whose ids the client holds, then one nobody went on with, then the latest.
+                # Samples with equal texts: the one that the client named, then the longer exact path, then the one whose ids the client holds, then one that
+                # nobody went on with, then the latest.
                 ranked = [
-                    (len(leaf.path()), _shared_ids(leaf, history.messages), not leaf.continuations, i) for i, leaf in enumerate(matches)
+                    (after in (path := leaf.path()), len(path), _shared_ids(path, history.messages), not leaf.continuations, i)
+                    for i, leaf in enumerate(matches)
                 ]
                 return matches[max(ranked)[-1]]
         return None
 
     def _render(
         self, leaf: Leaf | None, messages: Sequence[Message], tools: tuple[Tool, ...], template: Template
-    ) -> tuple[Leaf | None, tuple[str, ...]]:
-        """The rendering with the recorded samples kept, giving up samples from the end while the template's text disagrees with the record."""
+    ) -> tuple[Leaf | None, tuple[str, ...], tuple[Message, ...]]:
+        """The rendering with the recorded samples kept, giving up samples from the end while the template's text disagrees with the record; and the messages
+        behind the kept ones, under the recorded ids."""
         while leaf is not None:
             path = leaf.path()
-            rendering = template.render(_substituted(path, messages), leaf.tools, {step.position: step.as_turn(template) for step in path})
+            history = _substituted(path, messages)
+            rendering = template.render(history, leaf.tools, {step.position: step.as_turn(template) for step in path})
             if rendering.rewrote is not None:
                 first = min(rendering.rewritten, default=0)
                 kept = sum(step.position < first for step in path)
             else:
                 kept = next((i for i, step in enumerate(path) if _digest(rendering.texts[i]) != step.before), len(path))
                 if kept == len(path):
-                    return leaf, rendering.texts
+                    return leaf, rendering.texts, tuple(history[leaf.position + 1 :])
             leaf = path[kept - 1] if kept else None
-        return None, template.render(messages, tools, {}).texts
+        return None, template.render(messages, tools, {}).texts, tuple(messages)
 
     def _changed(self, history: _History, start: int, policy: str) -> str | None:
         """Why an assistant turn after ``start`` that was sampled here could not be continued; None where none was."""
@@ -370,11 +387,12 @@ class TraceTree:
         return None
 
     def _known(self, history: _History, i: int, policy: str, *, anywhere: bool = False) -> Leaf | None:
-        """A sample of this policy and these tools that has one of message i's ids, or says the same behind the same message (``anywhere``: behind any),
-        wherever it stands."""
+        """A sample of this policy and these tools that has one of message i's ids, or says the same behind the same message (behind any where ``anywhere``,
+        or where it says too much for a coincidence), wherever it stands."""
         leaves = [self._by_id.get(call.id) for call in history.messages[i].tool_calls]
         if i and history.messages[i].content.strip():
             leaves.append(self._by_key.get(hash((history.keys[i - 1], history.keys[i]))))
+            anywhere = anywhere or len(history.messages[i].content) >= NO_COINCIDENCE
             leaves.append(self._by_key.get(hash(history.keys[i])) if anywhere else None)
         return next((leaf for leaf in leaves if leaf and leaf.policy == policy and leaf.tools_key == history.tools), None)
 
@@ -513,9 +531,9 @@ def _holds(leaf: Leaf, history: _History) -> bool:
     return True
 
 
-def _shared_ids(leaf: Leaf, messages: Sequence[Message]) -> int:
+def _shared_ids(path: Sequence[Leaf], messages: Sequence[Message]) -> int:
     count = 0
-    for step in leaf.path():
+    for step in path:
         theirs = messages[step.position].tool_calls
         count += sum(a.id == b.id for a, b in zip(theirs, step.message.tool_calls, strict=True))
     return count

@@ -73,7 +73,7 @@ def converse(framework: Framework, setup: Setup, command: list[str], house: Hous
     views: dict[str, Any] = {}
     for line in out.splitlines():
         if line.startswith(MARK):
-            view = json.loads(line.removeprefix(MARK))
+            view, _ = json.JSONDecoder().raw_decode(line.removeprefix(MARK))  # a program's own words may follow on the line
             views[view.pop("id")] = view
     if loud or not views:
         sys.stderr.write(err[-20_000:])

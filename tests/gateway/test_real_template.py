@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import aiohttp
 import pytest
 
 from agentlightning.templates import Template, load_template
@@ -139,3 +140,37 @@ async def test_a_prompt_goes_on_from_a_sample_with_a_nul(build: Build, template:
     text = (await visit.client.completions.create(model="m", prompt="q")).choices[0].text
     await visit.client.completions.create(model="m", prompt=f"q{text} and")
     assert [call.branch for call in await visit.calls()] == ["root", "continued"]
+
+
+@pytest.mark.parametrize("api", ["responses", "conversation", "thread"])
+async def test_a_reply_that_is_named_goes_on_with_its_own_tokens(build: Build, template: Template, api: str) -> None:
+    """Not with those of another that reads the same."""
+    house = await build(template=template)
+    visit = await house.open()
+
+    async def ask(text: str, named: Any) -> str:
+        if api == "thread":
+            body = {"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": text}]}
+            body["thread"] = {"type": "continue", "previous_message_id": named} if named else {"type": "create"}
+            return str(await posted(visit.endpoint.base_url, "messages", body))
+        how = {"conversation": named} if api == "conversation" else {"previous_response_id": named} if named else {}
+        return (await visit.client.responses.create(model="m", input=text, **how)).id
+
+    kept = [(await visit.client.conversations.create()).id if api == "conversation" else None for _ in range(2)]
+    for i, canonical in enumerate((False, True)):
+        house.engine.canonical, house.engine.script = canonical, ["the inn"]
+        reply = await ask("hi", kept[i])
+        kept[i] = kept[i] or reply
+    await ask("next", kept[0])
+    first, second, last = await visit.calls()
+    nodes = await visit.nodes()
+    sampled = [nodes[call.samples[0].node].token_ids for call in (first, second)]
+    assert sampled[0] != sampled[1]
+    parent = nodes[last.prompt_node].parent if last.prompt_node is not None else None
+    assert parent is not None
+    assert (last.branch, nodes[parent].token_ids) == ("continued", sampled[0])
+
+
+async def posted(url: str, path: str, body: dict[str, Any]) -> Any:
+    async with aiohttp.ClientSession() as client, client.post(f"{url}/{path}", json=body) as response:
+        return (await response.json())["id"]

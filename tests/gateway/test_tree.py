@@ -202,6 +202,80 @@ def test_results_of_parallel_calls_come_back_in_any_order(first: int) -> None:
     assert talk.branch == "edited", "each result says it is the other call's"
 
 
+@pytest.mark.parametrize("anew", [False, True], ids=["the same each time", "others each time"])
+def test_ids_that_a_client_renames_do_not_matter_to_a_template_that_shows_them(anew: bool) -> None:
+    talk = Talk(GlassTemplate(shows_ids=True))
+    history, before = [user("q")], list[int]()
+    for turn in range(4):
+        names: dict[str, str] = {}
+
+        def renamed(message: Message, turn: int = turn, names: dict[str, str] = names) -> Message:
+            for call in message.tool_calls:
+                names[call.id] = f"call_{len(names)}" + (f"_{turn}" if anew else "")
+            calls = tuple(replace(call, id=names[call.id]) for call in message.tool_calls)
+            return replace(message, tool_calls=calls, tool_call_id=names.get(message.tool_call_id or ""))
+
+        reply = talk.ask(
+            [renamed(message) for message in history], calls('{"z": 1}') + calls('{"z": 2}') if turn < 2 else "done", tools=TOOLS
+        )
+        assert talk.branch == ("continued" if turn else "root")
+        assert talk.plan.prompt_ids.tolist()[: len(before)] == before
+        before = [*talk.plan.prompt_ids, *talk.sampled[0]]
+        history += [reply, *(Message("tool", "1", tool_call_id=call.id) for call in reply.tool_calls)]
+        history += [] if reply.tool_calls else [user("more")]
+
+
+def test_a_result_whose_id_is_none_of_the_calls_stays_in_its_place() -> None:
+    talk = Talk()
+    reply = talk.ask([user("q")], calls('{"z": 1}') + calls('{"z": 2}'), tools=TOOLS)
+    one, two = (Message("tool", f"result {i}", tool_call_id=call.id) for i, call in enumerate(reply.tool_calls))
+    for results in ([replace(one, tool_call_id="odd"), two], [one, replace(two, tool_call_id="odd")]):
+        talk.ask([user("q"), reply, *results], tools=TOOLS)
+        assert talk.text().index("result 0") < talk.text().index("result 1")
+    first, second = (Message("assistant", "", (replace(call, arguments='{"z": 3}'),)) for call in reply.tool_calls)
+    talk.ask([user("other"), first, second, one, two], tools=TOOLS)
+    assert talk.text().index("result 0") < talk.text().index("result 1"), "the calls of a turn in parts that was not sampled here"
+
+
+def test_text_behind_a_result_is_not_read_in_front_of_it() -> None:
+    talk = Talk()
+    reply = talk.ask([user("q")], "hello" + calls('{"z": 1}'), tools=TOOLS)
+    result = Message("tool", "r", tool_call_id=reply.tool_calls[0].id)
+    talk.ask([user("q"), replace(reply, content=""), result, replace(reply, tool_calls=()), user("on")], tools=TOOLS)
+    assert talk.branch == "edited"
+    assert talk.text().index("<|im_start|>tool") < talk.text().index("hello")
+
+
+def test_calls_that_an_agent_made_one_by_one_are_no_parallel_turn() -> None:
+    """Where their ids are the agent's own; with those of the sample they are its calls (`in_parts`)."""
+    talk = Talk()
+    reply = talk.ask([user("q")], calls('{"z": 1}') + calls('{"z": 2}'), tools=TOOLS)
+    rounds: list[Message] = []
+    for i, call in enumerate(reply.tool_calls):
+        rounds += [Message("assistant", "", (replace(call, id=f"own{i}"),)), Message("tool", f"r{i}", tool_call_id=f"own{i}")]
+    talk.ask([user("q"), *rounds], tools=TOOLS)
+    assert talk.branch == "edited"
+    assert talk.plan.parent is None
+
+
+def test_the_sample_that_a_client_names_is_the_one_that_goes_on() -> None:
+    talk = Talk()
+    leaves = []
+    for _ in range(2):
+        reply = talk.ask([user("q")], "same")
+        leaves.append(talk.tree._samples[hash((hash((0, equality_key(user("q")))), equality_key(reply)))][-1])
+    for leaf in (leaves[0], leaves[1], leaves[0]):
+        plan = talk.tree.plan([user("q"), reply, user("r")], (), "main", talk.template, leaf)
+        assert plan.parent is leaf
+
+
+def test_a_long_turn_that_comes_back_behind_another_question_is_an_edit() -> None:
+    talk = Talk()
+    reply = talk.ask([user("It is noon. What is it about?")], "an answer that no other conversation has by chance, it is that long")
+    talk.ask([user("It is one. What is it about?"), reply, user("sure?")])
+    assert talk.branch == "edited"
+
+
 def test_reasoning_of_a_given_turn_that_changes_is_a_branch() -> None:
     talk = Talk()
 

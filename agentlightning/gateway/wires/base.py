@@ -85,7 +85,8 @@ class WireRequest:
     ``tool_choice`` `none`: the tools stay in the prompt, and what looks like a call stays text. ``tool_names`` are those that may be called, None: all of
     them; a named function is `required` with that one name. ``prompt`` is a text or token ids to be continued as they are, without messages and
     template; ``prompt_field`` is what the API calls what the model reads. The first ``preface`` messages are this request's own and no part of the conversation that a later request may refer to; ``store`` says
-    whether one may. ``conversation`` is one that the call is added to, and the ``carried`` messages after the preface come from it. ``asked`` is what the
+    whether one may. ``conversation`` is one that the call is added to, and the ``carried`` messages after the preface come from it. ``after`` is the id of the
+    kept reply that the request names as the one it goes on from. ``asked`` is what the
     record keeps of the request besides messages and tools.
     """
 
@@ -105,6 +106,7 @@ class WireRequest:
     store: bool = False
     conversation: str | None = None
     carried: int = 0
+    after: str | None = None
     n: int = 1
     stream: bool = False
     temperature: float | None = None

@@ -95,6 +95,7 @@ def read_request(body: Mapping[str, Json], past: Past, *, counted: bool) -> Wire
         loaded=loaded,
         preface=len(system),
         store=body.get("thread") is not None,
+        after=begun.after if begun is not None else None,
         tool_choice=choice,
         tool_names=names,
         parallel_tool_calls=parallel,
@@ -120,6 +121,7 @@ class _Begun:
     system: tuple[Message, ...]
     tools: tuple[Tool, ...]
     messages: tuple[Message, ...]
+    after: str
 
 
 def _continued(thread: Json, past: Past) -> _Begun | None:
@@ -141,7 +143,7 @@ def _continued(thread: Json, past: Past) -> _Begun | None:
             param="thread.previous_message_id",
             code="thread_not_found",
         )
-    return _Begun(kept[0].messages, kept[0].tools, past.history(call_id))
+    return _Begun(kept[0].messages, kept[0].tools, past.history(call_id), call_id)
 
 
 _Held = TypeVar("_Held", tuple[Message, ...], tuple[Tool, ...])

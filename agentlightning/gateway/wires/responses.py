@@ -126,7 +126,7 @@ class Responses:
     def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
         refuse_unless_neutral(body, _NEUTRAL, _INSTEAD)
         instructions = string(body, "instructions")
-        messages, conversation, carried = _history(body, past)
+        messages, conversation, carried, after = _history(body, past)
         tools = tools_of(body.get("tools"), _tool)
         choice, names = _tool_choice(body.get("tool_choice"), tools)
         include = _include(body.get("include"))
@@ -159,6 +159,7 @@ class Responses:
             store=stored or conversation is not None,
             conversation=conversation,
             carried=carried,
+            after=after,
             stream=boolean(body, "stream"),
             temperature=number(body, "temperature", 0.0, 100.0),
             top_p=number(body, "top_p", 0.0, 1.0, above=True),
@@ -184,8 +185,8 @@ class Responses:
 # --------------------------------------------------------------------------- parts of a request
 
 
-def _history(body: Mapping[str, Json], past: Past) -> tuple[tuple[Message, ...], str | None, int]:
-    """All messages but the instructions, the conversation they go to, and how many of them come from it."""
+def _history(body: Mapping[str, Json], past: Past) -> tuple[tuple[Message, ...], str | None, int, str | None]:
+    """All messages but the instructions, the conversation they go to, how many of them come from it, and the response that they go on from."""
     given = body.get("input")
     new = () if given is None else (Message("user", given),) if isinstance(given, str) else read_items(given, past, "input")
     previous, named = body.get("previous_response_id"), body.get("conversation")
@@ -195,10 +196,10 @@ def _history(body: Mapping[str, Json], past: Past) -> tuple[tuple[Message, ...],
         conversation = _conversation(mapping(named).get("id") if isinstance(named, dict) else named, past, "conversation")
         known = conversation_messages(conversation, past)
         _needed(known, new)
-        return (*known, *new), conversation.id, len(known)
+        return (*known, *new), conversation.id, len(known), conversation.last
     known = () if previous is None else _previous(previous, past)
     _needed(known, new)
-    return new if _repeats(known, new) else (*known, *new), None, 0
+    return new if _repeats(known, new) else (*known, *new), None, 0, cast("str | None", previous)
 
 
 def _needed(known: Sequence[Message], new: Sequence[Message]) -> None:
