@@ -436,19 +436,14 @@ def _whole_turns(history: list[Json], kept: list[Message]) -> list[Json]:
 
 
 def _results_as_called(history: list[Json]) -> list[Json]:
-    """The history with the results of parallel calls where they belong by their ids: a client may send them in any order."""
-    out: list[Json] = []
-    at = 0
-    while at < len(history):
-        run: list[Json] = []
-        while at < len(history) and history[at]["role"] == "tool":
-            run.append(history[at])
-            at += 1
-        ids = [call["id"] for call in (out[-1].get("tool_calls") or ())] if out else []
-        out += [each for wanted in ids for each in run if each["tool_call_id"] == wanted]
-        out += [each for each in run if each["tool_call_id"] not in ids]
-        out += history[at : at + 1]
-        at += 1
+    """The history with the results of a turn's calls in the order of the calls: a client may send them in any. One under another id stays where it is."""
+    out = list(history)
+    for at, message in enumerate(history):
+        ids = [call["id"] for call in message.get("tool_calls") or ()]
+        end = next((i for i in range(at + 1, len(history)) if history[i]["role"] != "tool"), len(history))
+        mine = [i for i in range(at + 1, end) if history[i]["tool_call_id"] in ids]
+        for i, wanted in zip(mine, sorted(mine, key=lambda i: ids.index(history[i]["tool_call_id"])), strict=True):
+            out[i] = history[wanted]
     return out
 
 
