@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast, overload
 
 from agentlightning.errors import ConfigError
 from agentlightning.loading import AgentSource, find_source, import_source, parse_path
+from agentlightning.names import LONGEST, clean
 from agentlightning.resources import LLM, NamedResources
 from agentlightning.types import Json, Mode
 
@@ -347,15 +348,11 @@ def check_pattern(pattern: object, where: str) -> str:
     return pattern
 
 
-_LONGEST_NAME = 200
-"""Characters of an agent's name, as the endpoint records it."""
-
-
 def _agent_name(name: object) -> str:
     kept = name.strip() if isinstance(name, str) else ""
-    if not kept or len(kept) > _LONGEST_NAME or not kept.isprintable():
+    if not kept or clean(kept) != kept:
         raise ConfigError(
-            f"mark_agent_as_trainable({name!r:.60}): expected the name that an agent's calls are recorded under, one line of text"
+            f"mark_agent_as_trainable({name!r:.60}): expected the name that an agent's calls are recorded under, one line of text without '/', at most {LONGEST} characters"
         )
     return kept
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from agentlightning.names import LONGEST, clean
 from agentlightning.types import MAX_REWARD, ScorableReason
 
 if TYPE_CHECKING:
@@ -201,6 +202,14 @@ class GatewayConfig(Settings):
     """Seconds that the endpoint of an external model may send nothing before a call to it fails. At most 10 of them are waited for a connection."""
     agents: dict[str, AgentRule] = Field(default_factory=dict[str, AgentRule])
     """Names for a program's agents, each with a rule: `planner = {system = "^You plan", tools = ["search"]}`. The first rule that holds names the call."""
+
+    @field_validator("agents")
+    @classmethod
+    def _can_be_names(cls, value: dict[str, AgentRule]) -> dict[str, AgentRule]:
+        for name in value:
+            if clean(name) != name:
+                raise ValueError(f"{name!r:.60} cannot be an agent's name: one line of text without '/', at most {LONGEST} characters")
+        return value
 
 
 class StoreConfig(Settings):

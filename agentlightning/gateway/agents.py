@@ -17,10 +17,8 @@ from urllib.parse import unquote
 
 from agentlightning.config import AgentRule
 from agentlightning.gateway.wires.base import WireRequest
+from agentlightning.names import clean
 from agentlightning.types import Json, Message, Tool
-
-LONGEST = 200
-"""Characters of an agent's name."""
 
 LEARNED = "agent-"
 """What a name begins with that comes from content alone."""
@@ -29,12 +27,6 @@ How = Literal["path", "header", "api key", "body", "baggage", "rule", "learned"]
 
 _SAID = "agent:"
 _BAGGAGE = "gen_ai.agent.name"
-
-
-def clean(name: str) -> str | None:
-    """A name as it is recorded: one line, no slash, not empty, bounded. None where nothing is left."""
-    kept = "".join(letter for letter in name.strip() if letter.isprintable() and letter != "/")[:LONGEST].strip()
-    return kept or None
 
 
 def named_by_request(path: str | None, headers: Mapping[str, str], query: Mapping[str, str]) -> tuple[str, How] | None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from agentlightning.gateway.replies import Fault
 from agentlightning.gateway.wires.base import CallError, Reply
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import CallStatus
@@ -22,15 +23,17 @@ def ended() -> CallError:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an external model's endpoint answered. ``rest`` is what may be written only once the call is recorded: the whole body, or the end of a stream."""
+    """What an external model's endpoint answered. ``rest`` is what may be written only once the call is recorded: the whole body, or the end of a stream. ``fault`` is
+    the failure that it tells of under a good status."""
 
     status: int
     headers: Mapping[str, str]
     rest: bytes
+    fault: Fault | None = None
 
     @property
     def failed(self) -> bool:
-        return self.status >= 400
+        return self.status >= 400 or self.fault is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +164,37 @@ class OpenCall:
 @dataclass(slots=True, eq=False)
 class Forwarded(OpenCall):
     """A call to an external model. Of a stream, ``chunks`` are the events that have come, under ``headers``; ``came`` is the whole reply so far, as it is
-    recorded, ``status`` its HTTP status, ``first_s`` the seconds until its first byte."""
+    recorded, ``status`` its HTTP status, ``first_s`` the seconds until its first byte. ``heard`` is when the endpoint last said something (None: never),
+    ``silence`` the longest time that it let pass before it did; ``left_at`` is when a connection last left, ``left_in_silence`` how long it had said nothing
+    then."""
 
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     chunks: list[bytes] = field(default_factory=list[bytes])
     came: bytearray = field(default_factory=bytearray)
     status: int | None = None
     first_s: float | None = None
+    heard: float | None = None
+    silence: float = 0.0
+    left_at: float | None = None
+    left_in_silence: float = 0.0
+
+    def hear(self, data: bytes) -> None:
+        """Spaces and comments only keep a connection open."""
+        now = time.monotonic()
+        if self.first_s is None:
+            self.first_s = now - self.started
+        if not data.isspace() and not data.startswith(b":"):
+            self.silence = max(self.silence, self.silent(now))
+            self.heard = now
+
+    def silent(self, now: float) -> float:
+        """Seconds for which nothing has come."""
+        return now - (self.started if self.heard is None else self.heard)
+
+    def leave(self) -> None:
+        """A connection no longer waits for it."""
+        self.left_at = time.monotonic()
+        self.left_in_silence = self.silent(self.left_at)
 
     def add_events(self, events: bytes) -> None:
         self.chunks.append(events)

@@ -70,7 +70,10 @@ class _Connection(web.RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """Answers what could not be read, and what no handler could answer. The connection is closed then."""
+        """Answers what could not be read, and what no handler could answer. The connection is closed then. One that the client has closed is nobody's error."""
+        if isinstance(exc, ConnectionError) and (request.transport is None or request.transport.is_closing()):
+            logger.debug("a client left before it was answered: %s", exc)
+            raise exc
         if isinstance(exc, HttpProcessingError):
             path, error = _path(self._first_line), _unreadable(exc)
             logger.info("a request was refused: %s", error.message)

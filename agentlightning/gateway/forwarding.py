@@ -56,6 +56,7 @@ class Forwarding:
         self._upstreams = upstreams
         self._resources = resources
         self._book = book
+        self._answered: dict[str, float] = {}
 
     def named(self, target: Target, body: Mapping[str, Json]) -> Upstream | None:
         """The external model that a request is for, None for one to a policy. Raises CallError where it cannot be passed on."""
@@ -87,6 +88,24 @@ class Forwarding:
         self._book.start(call, self._run(call, upstream, sent))
         return call
 
+    def answered(self, call: Forwarded, upstream: Upstream) -> None:
+        """An answer is being given: the agent got over what went wrong with this model before."""
+        self._answered[upstream.name] = time.monotonic()
+        self._usage.external[upstream.name].trouble = None
+        self._upstreams.answered(upstream.name, call.silence)
+
+    def _silence(self, call: Forwarded, upstream: Upstream) -> float | None:
+        """The seconds without a word after which a call was left, or which it had waited when the attempt ended; None where they say nothing of the endpoint:
+        where it was left sooner than answers usually come, or another call was answered since."""
+        now = time.monotonic()
+        if call.readers or call.left_at is None:
+            silence = call.silent(now)
+        elif call.left_at < self._answered.get(upstream.name, 0.0):
+            return None
+        else:
+            silence = call.left_in_silence
+        return silence if silence >= self._upstreams.usual_silence(upstream.name) else None
+
     async def _run(self, call: Forwarded, upstream: Upstream, sent: Outgoing) -> None:
         """Asks the endpoint, records the call, and tells those who wait. Never raises: what goes wrong is the call's outcome."""
         use = self._usage.external.setdefault(upstream.name, ExternalUsage())
@@ -103,7 +122,8 @@ class Forwarding:
             outcome = CallError(500, f"external model {upstream.name!r} failed: {type(error).__name__}", code="internal_error")
         call.recording = True
         left = call.given_up or not call.readers
-        record = recorded(call, upstream, sent, outcome, attempt_id=self._attempt_id, use=use, left=left)
+        silence = self._silence(call, upstream) if left else None
+        record = recorded(call, upstream, sent, outcome, attempt_id=self._attempt_id, use=use, left=left, silence=silence)
         try:
             await self._store.record(record, ())
         except StoreError as error:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from agentlightning.gateway.answers import EVENTS, begin, drop, identity_of, retry_count, send
-from agentlightning.gateway.calls import Forwarded
+from agentlightning.gateway.calls import Answer, Forwarded
 from agentlightning.gateway.session import Session
 from agentlightning.gateway.upstream import ROUTES, Outgoing, Upstream
 from agentlightning.gateway.wires.base import CallError, Wire
@@ -24,12 +24,17 @@ async def pass_on(
     identity = identity_of(request, sent.body, sent.target, agent, upstream.name)
     call = session.external.submit(shape.name, upstream, sent, identity, retry=retry_count(request), agent=agent)
     try:
-        return await _answer(request, session, call, lambda error: ROUTES[sent.target.path].error_event + shape.error(error) + b"\n\n")
+        return await _answer(
+            request, session, call, upstream, lambda error: ROUTES[sent.target.path].error_event + shape.error(error) + b"\n\n"
+        )
     finally:
+        call.leave()
         session.left(call)
 
 
-async def _answer(request: web.BaseRequest, session: Session, call: Forwarded, told: Callable[[CallError], bytes]) -> web.StreamResponse:
+async def _answer(
+    request: web.BaseRequest, session: Session, call: Forwarded, upstream: Upstream, told: Callable[[CallError], bytes]
+) -> web.StreamResponse:
     """Events go on as they come, but for those that end the reply; a body goes on when it is whole. The end waits for the record (ruling 5)."""
     response: web.StreamResponse | None = None
     seen = 0
@@ -41,7 +46,7 @@ async def _answer(request: web.BaseRequest, session: Session, call: Forwarded, t
                 await response.write(b"".join(events))
         answer = call.answer()
         if answer.failed:
-            return await send(request, answer.rest, answer.status, answer.headers)
+            return await _finish(request, response, answer)
         await session.acknowledge(call)
     except CallError as error:
         if response is None:
@@ -49,12 +54,17 @@ async def _answer(request: web.BaseRequest, session: Session, call: Forwarded, t
         await response.write(told(error))
         return drop(request, response, gently=True)
     session.delivered(call)
+    session.external.answered(call, upstream)
     try:
-        if response is None:
-            return await send(request, answer.rest, answer.status, answer.headers)
-        await response.write(answer.rest)
-        await response.write_eof()
-        return response
+        return await _finish(request, response, answer)
     except BaseException:
         session.undelivered(call)
         raise
+
+
+async def _finish(request: web.BaseRequest, response: web.StreamResponse | None, answer: Answer) -> web.StreamResponse:
+    if response is None:
+        return await send(request, answer.rest, answer.status, answer.headers)
+    await response.write(answer.rest)
+    await response.write_eof()
+    return response

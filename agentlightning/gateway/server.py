@@ -32,7 +32,7 @@ from aiohttp import web
 
 from agentlightning.config import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.errors import AgentLightningError, ConfigError, StoreError
-from agentlightning.gateway.agents import clean, named_by_body, named_by_request
+from agentlightning.gateway.agents import named_by_body, named_by_request
 from agentlightning.gateway.answers import EVENTS, JSON, begin, drop, identity_of, retry_count, send
 from agentlightning.gateway.bodies import parse, read_body, readable
 from agentlightning.gateway.calls import OpenCall, Turnstile
@@ -46,6 +46,7 @@ from agentlightning.gateway.wires import find_wire, read_request, wire_of_client
 from agentlightning.gateway.wires.base import CallError, Count, Look, Reply, ReplyStream, Target, Wire
 from agentlightning.gateway.wires.models import model, models
 from agentlightning.gateway.wires.unserved import Unserved
+from agentlightning.names import clean
 from agentlightning.resources import LLM
 from agentlightning.store.base import Store
 from agentlightning.types import MAX_REWARD, Attempt, Json, Reason, Reward, Rollout
@@ -456,7 +457,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _collect_rarely() -> tuple[int, int, int]:
-    """Has the garbage collector wait for more objects, and gives what it waited for: with many open attempts it took a third of the gateway's time."""
+    """Has the garbage collector wait for more objects, and gives what it waited for: with many open attempts it took a quarter of the gateway's time."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], 20_000) if before[0] else 0, *before[1:])
     return before

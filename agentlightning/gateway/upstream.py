@@ -11,16 +11,18 @@ import json
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-import orjson
 
 from agentlightning.gateway.calls import Answer, Forwarded
+from agentlightning.gateway.replies import THEIR_FAULT, Blotter, EventGate, fault_in, fields, read_json, said_in, usage_of
 from agentlightning.gateway.usage import ExternalUsage
 from agentlightning.gateway.wires.base import CallError, Target, WireRequest
 from agentlightning.resources import LLM, SHORTEST_KEY, refuse_clash
@@ -35,19 +37,22 @@ AFTER_THE_END = 2.0
 KEEP_ALIVE = 4.0
 """Seconds that an idle connection is kept: less than servers keep theirs, so that a call is not sent into one that is being closed."""
 
+PATIENCE = 1.0
+"""Seconds without a word that say something of a model of which no answer is known yet."""
+
+REMEMBERED = 64
+"""Answers of a model of which it is known how long they were waited for."""
+
 MAX_REPLY = 64 * 2**20
 """Bytes of a reply."""
 
-BLOT = b"***"
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _SENT = ("Accept", "User-Agent", "anthropic-version", "anthropic-beta", "OpenAI-Beta")
 """Headers of the agent's that are passed on."""
 
 _RETURNED = ("Retry-After", "retry-after-ms", "x-should-retry", "x-request-id", "request-id")
 """Headers of the endpoint's that are passed back, besides the content type."""
-
-_THEIR_FAULT = frozenset({401, 403, 404, 408, 429})
-"""Statuses below 500 that say nothing about what the agent asked: the key, the model's name, the load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +76,23 @@ ROUTES: Mapping[str, Route] = {
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """An external model: ``name`` is what agents call it by, ``model`` what its endpoint does. ``proxy`` is the one that this machine is set to use."""
+    """An external model: ``name`` is what agents call it by, ``model`` what its endpoint does. ``proxy`` is the one that this machine is set to use.
+    ``secrets`` are what its replies must not tell."""
 
     name: str
     model: str
     url: SplitResult = field(repr=False)
     key: str | None = field(repr=False)
     proxy: str | None = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
 
     @classmethod
     def of(cls, name: str, llm: LLM) -> Upstream:
         url = urlsplit(llm.endpoint)
         host = url.hostname or ""
-        direct = host in ("localhost", "127.0.0.1", "::1") or bool(proxy_bypass(host))
-        return cls(name, llm.model, url, llm.api_key or None, None if direct else getproxies().get(url.scheme))
+        direct = host in _LOOPBACK or bool(proxy_bypass(host))
+        proxy = None if direct else getproxies().get(url.scheme)
+        return cls(name, llm.model, url, llm.api_key or None, proxy, (*_secret_key(llm.api_key or ""), *_addresses(url)))
 
     def at(self, target: Target) -> str:
         """The endpoint's URL for a path, with the endpoint's own query (some need a version there) over the agent's."""
@@ -115,6 +123,7 @@ class Upstreams:
         self._models = {name: Upstream.of(name, llm) for name, llm in models.items()}
         self._timeout = timeout
         self._client: aiohttp.ClientSession | None = None
+        self._silences: dict[str, deque[float]] = {name: deque(maxlen=REMEMBERED) for name in models}
 
     @property
     def names(self) -> Sequence[str]:
@@ -122,6 +131,15 @@ class Upstreams:
 
     def get(self, name: str) -> Upstream | None:
         return self._models.get(name)
+
+    def answered(self, name: str, silence: float) -> None:
+        """An agent got an answer, in which the endpoint said nothing for this many seconds at the longest."""
+        self._silences[name].append(silence)
+
+    def usual_silence(self, name: str) -> float:
+        """Seconds for which half of the model's answers keep one waiting, so far."""
+        known = self._silences[name]
+        return median(known) if known else PATIENCE
 
     async def close(self) -> None:
         if self._client is not None:
@@ -146,15 +164,14 @@ class Upstreams:
         if 300 <= status < 400:
             message = f"external model {upstream.name!r} answered {status}, a redirect, which is not followed with its key: set the endpoint to where it leads"
             raise CallError(502, message, code="upstream_error", retry=False)
-        blotter, gate = Blotter(upstream.key), EventGate()
+        blotter, gate = Blotter(upstream.secrets), EventGate()
         headers = _answer_headers(response.headers, blotter)
         streams = status < 300 and response.content_type == "text/event-stream"
         call.headers = headers
         try:
             async with asyncio.timeout(None) as deadline:
                 async for data in response.content.iter_any():
-                    if call.first_s is None:
-                        call.first_s = time.monotonic() - call.started
+                    call.hear(data)
                     _take(call, blotter.feed(data), gate if streams else None, upstream.name)
                     if gate.ended and deadline.when() is None:
                         deadline.reschedule(asyncio.get_running_loop().time() + AFTER_THE_END)
@@ -162,7 +179,13 @@ class Upstreams:
             if not gate.ended:
                 raise
         _take(call, blotter.end(), gate if streams else None, upstream.name)
-        return Answer(status, headers, gate.rest if streams else bytes(call.came))
+        if not streams:
+            body = bytes(call.came)
+            return Answer(status, headers, body, fault_in(read_json(body), body) if status < 300 and b'"error"' in body else None)
+        if not gate.close():
+            message = f"external model {upstream.name!r} failed: its stream ended without its last event ([DONE], message_stop or response.completed)"
+            raise CallError(502, message, code="upstream_error")
+        return Answer(status, headers, gate.rest, gate.fault)
 
     def _session(self) -> aiohttp.ClientSession:
         if self._client is None:
@@ -208,7 +231,23 @@ def _headers(upstream: Upstream, sent: Outgoing) -> dict[str, str]:
 
 def _answer_headers(headers: Mapping[str, str], blotter: Blotter) -> dict[str, str]:
     found = {name: blotter.blot(value) for name in _RETURNED if (value := headers.get(name))}
-    return {"Content-Type": headers.get("Content-Type", "application/json"), **found}
+    return {"Content-Type": blotter.blot(headers.get("Content-Type", "application/json")), **found}
+
+
+def _secret_key(key: str) -> tuple[str, ...]:
+    return (key,) if len(key) >= SHORTEST_KEY else ()
+
+
+def _addresses(url: SplitResult) -> tuple[str, ...]:
+    """What an endpoint may be told by: its host and path, together and alone, and its query's values. Not what is everybody's or a word: a loopback address, a
+    host's short name, a path such as `/v1`."""
+    host, path = url.hostname or "", url.path.rstrip("/")
+    told = [url.netloc + path, url.netloc.lower() + path] if path or url.port else []
+    told += [url.netloc, url.netloc.lower()] if url.port else []
+    told += [url.netloc, host] if ("." in host or ":" in host) and host not in _LOOPBACK else []
+    values = [part.partition("=")[2] for part in url.query.split("&")]
+    told += [each for text in (path, *values) for each in (text, unquote(text)) if len(each) >= SHORTEST_KEY and not each.isdigit()]
+    return tuple(dict.fromkeys(told))
 
 
 # --------------------------------------------------------------------------- what is asked
@@ -239,7 +278,7 @@ def described(body: Mapping[str, Json]) -> WireRequest:
     prompts = [body.get("system"), body.get("instructions")]
     prompts += [message.get("content") for message in _objects(body.get("messages")) if message.get("role") in ("system", "developer")]
     system = "\n".join(text for prompt in prompts if (text := _text(prompt)))
-    names = [tool.get("name") or _fields(tool.get("function")).get("name") for tool in _objects(body.get("tools"))]
+    names = [tool.get("name") or fields(tool.get("function")).get("name") for tool in _objects(body.get("tools"))]
     return WireRequest(
         model="",
         messages=(Message("system", system),),
@@ -255,11 +294,7 @@ def _text(value: Json) -> str:
 
 
 def _objects(value: Json) -> list[Mapping[str, Json]]:
-    return [_fields(item) for item in cast("list[Any]", value)] if isinstance(value, list) else []
-
-
-def _fields(value: Json) -> Mapping[str, Json]:
-    return cast("Mapping[str, Json]", value) if isinstance(value, dict) else {}
+    return [fields(item) for item in cast("list[Any]", value)] if isinstance(value, list) else []
 
 
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -294,90 +329,28 @@ def _after_space(text: str, at: int) -> int:
 # --------------------------------------------------------------------------- what comes back
 
 
-class Blotter:
-    """Blots a key out of bytes that come in pieces: an endpoint that repeats it, in an error say, must not tell it to the agent."""
-
-    def __init__(self, key: str | None) -> None:
-        secret = key.encode() if key is not None and len(key) >= SHORTEST_KEY else b""
-        self._secrets = [each for each in dict.fromkeys((secret, secret.replace(b"/", b"\\/"))) if each]
-        self._held = b""
-
-    def feed(self, data: bytes) -> bytes:
-        """What may go on. An end that may be the beginning of the key is held back."""
-        data = self._held + data
-        for secret in self._secrets:
-            data = data.replace(secret, BLOT)
-        held = max((_begun(data, secret) for secret in self._secrets), default=0)
-        self._held = data[len(data) - held :]
-        return data[: len(data) - held]
-
-    def end(self) -> bytes:
-        held, self._held = self._held, b""
-        return held
-
-    def blot(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret.decode(), BLOT.decode())
-        return text
-
-
-def _begun(data: bytes, secret: bytes) -> int:
-    """How many bytes of the secret the data ends with."""
-    return next((count for count in range(min(len(secret) - 1, len(data)), 0, -1) if data.endswith(secret[:count])), 0)
-
-
-_BETWEEN_EVENTS = re.compile(rb"\n\n|\r\n\r\n|\r\r")
-_LAST_KIND = rb"(?:response\.(?:completed|incomplete|failed)|message_stop)"
-_LAST_EVENT = re.compile(rb"(?m)^(?:data: ?\[DONE\]|event: ?" + _LAST_KIND + rb"[ \t\r]*$|data: ?\{\s*\"type\": ?\"" + _LAST_KIND + rb"\")")
-
-
-class EventGate:
-    """Lets server-sent events through, each when it is whole. The one that ends a reply, with all that follows it, stays in ``rest``: an agent that has seen
-    it takes the reply for given."""
-
-    def __init__(self) -> None:
-        self.ended = False
-        self._open = bytearray()
-
-    def feed(self, data: bytes) -> bytes:
-        self._open += data
-        passed = 0
-        while not self.ended and (found := _BETWEEN_EVENTS.search(self._open, passed)) is not None:
-            if _LAST_EVENT.search(self._open[passed : found.end()]) is not None:
-                self.ended = True
-            else:
-                passed = found.end()
-        ready = bytes(self._open[:passed])
-        del self._open[:passed]
-        return ready
-
-    @property
-    def rest(self) -> bytes:
-        return bytes(self._open)
-
-
-def usage_of(reply: bytes) -> dict[str, Json]:
-    """What a reply, JSON or events, says of its usage; where several events do, the later over the earlier."""
-    found: dict[str, Json] = {}
-    events = [line.removeprefix(b"data:") for line in reply.splitlines() if line.startswith(b"data:")]
-    for text in events or [reply]:
-        if b'"usage"' in text:
-            value = _read_json(text)
-            for holder in (value, _fields(value.get("message")), _fields(value.get("response"))):
-                found.update({name: count for name, count in _fields(holder.get("usage")).items() if count is not None})
-    return found
-
-
 def recorded(
-    call: Forwarded, upstream: Upstream, sent: Outgoing, outcome: Answer | CallError, *, attempt_id: str, use: ExternalUsage, left: bool
+    call: Forwarded,
+    upstream: Upstream,
+    sent: Outgoing,
+    outcome: Answer | CallError,
+    *,
+    attempt_id: str,
+    use: ExternalUsage,
+    left: bool,
+    silence: float | None,
 ) -> Call:
-    """The record of a call that has ended, which ``use`` has counted. ``left``: nobody waits for it any more."""
+    """The record of a call that has ended, which ``use`` has counted. ``left``: nobody waits for it any more; ``silence``: the seconds without a word after
+    which it was left, where they say something of the endpoint."""
     failed = isinstance(outcome, CallError) or outcome.failed
     usage = {} if failed else usage_of(bytes(call.came))
     external = External(upstream.model, call.status, _as_text(sent.body), _as_text(bytes(call.came)), usage)
     error = None
     if left:
         error = "its client left before the answer was whole" if failed else None
+        if silence is not None:
+            seconds = f"{silence:.0f}" if silence >= 10 else f"{silence:.1f}"
+            error = use.trouble = f"external model {upstream.name!r} had said nothing for {seconds} s when its client gave up"
     elif failed:
         error, theirs = (outcome.message, True) if isinstance(outcome, CallError) else trouble_of(upstream.name, outcome)
         use.failed += 1
@@ -386,7 +359,6 @@ def recorded(
         prompt, reply = external.tokens
         use.prompt_tokens += prompt
         use.reply_tokens += reply
-        use.trouble = None
     return Call(
         id=call.id, attempt_id=attempt_id, index=call.index, wire=call.wire, model=upstream.name, policy="",
         status=CallStatus.ABANDONED if left else CallStatus.REFUSED if failed else CallStatus.COMPLETE,
@@ -400,18 +372,9 @@ def _as_text(body: bytes) -> str:
     return body.decode("utf-8", "backslashreplace")
 
 
-def _read_json(text: bytes) -> Mapping[str, Json]:
-    try:
-        return _fields(orjson.loads(text))
-    except ValueError:  # an endpoint's reply is its own business: what is no JSON says nothing of usage
-        return {}
-
-
 def trouble_of(name: str, answer: Answer) -> tuple[str, bool]:
     """An answer that is an error, in words, and whether the endpoint is to blame rather than what was asked of it."""
-    body = _read_json(answer.rest)
-    error = body.get("error")
-    said = _fields(error).get("message") or error or body.get("message") or body.get("detail") or answer.rest.decode("utf-8", "replace")
-    text = " ".join(str(said).split())
-    short = text if len(text) <= 300 else text[:297] + "..."
-    return f"external model {name!r} answered {answer.status}: {short}", answer.status >= 500 or answer.status in _THEIR_FAULT
+    if answer.fault is not None:
+        return f"external model {name!r} failed in its reply: {answer.fault.said}", answer.fault.theirs
+    said = said_in(read_json(answer.rest), answer.rest)
+    return f"external model {name!r} answered {answer.status}: {said}", answer.status >= 500 or answer.status in THEIR_FAULT

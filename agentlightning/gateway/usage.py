@@ -28,8 +28,8 @@ class SeenAgent:
 class ExternalUsage:
     """What an attempt did with one external model. ``prompt_tokens`` and ``reply_tokens`` are what its endpoint says.
 
-    ``trouble`` is what the last call failed with, where that was the endpoint's fault and no later call got an answer; ``left`` are calls that were still
-    waiting for it when the attempt ended.
+    ``trouble`` is what the last call failed with, or how long the endpoint stayed silent, where that was its fault and no later call got an answer; ``left``
+    are calls that were still waiting for it when the attempt ended.
     """
 
     calls: int = 0

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from agentlightning.agent import AgentSpec
 from agentlightning.errors import ConfigError
 from agentlightning.loading import AgentSource
+from agentlightning.runners.hiding import hide_inherited
 from agentlightning.runners.job import ENDPOINT_VARIABLES, IN_AGENT, Job
 from agentlightning.runners.process import Launcher, Zygote, end
 from agentlightning.runners.report import OutputLog
@@ -108,7 +109,8 @@ async def check_agent(
 
 
 def new_launcher(probe: AgentProbe | None = None, keys: Collection[str] = ()) -> Launcher:
-    """What starts processes on this system, without ``keys`` in their environment."""
+    """What starts processes on this system, without ``keys`` in their environment, and with none to be found in that of this one."""
+    hide_inherited(keys)
     if sys.platform == "linux":
         return Zygote(probe.modules if probe else (), probe.tainted if probe else (), keys)
     from agentlightning.runners.spawn import Spawn

@@ -275,7 +275,8 @@ def test_an_agent_that_cannot_be_called_is_refused_in_one_line(agent, says):
         (lambda: marking([]).mark_agent_as_trainable(None), r"mark_agent_as_trainable\(None\)"),
         (lambda: marking([]).mark_agent_as_trainable("two\nlines"), "one line of text"),
         (lambda: marking([]).mark_agent_as_trainable("\ud800"), "one line of text"),
-        (lambda: marking([]).mark_agent_as_trainable("x" * 201), "one line of text"),
+        (lambda: marking([]).mark_agent_as_trainable("x" * 201), "at most 200 characters"),
+        (lambda: marking([]).mark_agent_as_trainable("a/b"), r"mark_agent_as_trainable\('a/b'\): expected.*without '/'"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(make, says):

@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from typer.testing import CliRunner
 
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.cli.app import app
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.ledger import Ledger
-from agentlightning.types import Reason
+from agentlightning.types import CallStatus, Reason
 from tests.e2e import judged_agent
 from tests.e2e.test_training import _open
 from tests.tiny import letter_tasks
-from tests.upstream import KEY, OtherEndpoint
+from tests.upstream import KEY, OtherEndpoint, event, stream
 
 FILE = f"{judged_agent.__file__}:judged"
 
@@ -120,6 +121,33 @@ def test_a_dead_judge_is_no_fault_of_the_policys(letters: Path, tmp_path: Path, 
     rollouts, calls, _, _ = asyncio.run(_record(tmp_path))
     assert {(rollout.failure.reason, rollout.reward) for rollout in rollouts} == {(Reason.EXTERNAL, None)}
     assert sum(call.external is not None for call in calls) == 8
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([{"choices": []}, {"error": {"message": "Overloaded", "code": 529}}], "failed in its reply: Overloaded; and then: APIError"),
+        ([{"choices": []}], "failed: its stream ended without its last event .*; and then: APIError"),
+        (None, r"had said nothing for 1\.\d s when its client gave up; and then: APITimeoutError"),
+    ],
+)
+def test_a_judge_that_fails_in_its_stream_or_stays_silent_is_no_fault_of_the_policys(
+    letters: Path, tmp_path: Path, other: OtherEndpoint, events: list[Any] | None, said: str
+) -> None:
+    async def answers(request: web.Request, given: Any) -> web.StreamResponse:
+        if events is None:
+            await asyncio.sleep(60)
+        return await stream(request, [event(each).encode() for each in events or []])
+
+    other.handle = answers
+    runner = {"n_runners": 4, "failure_reward": {"agent_error": -1.0}}
+    tasks = [{**task, "patience": "1.2"} for task in letter_tasks(1)]
+    with pytest.raises(RunFailed, match=rf"[4-8] of 8: external: external model 'judge' {said}"):
+        trainer(letters, tmp_path, other.url, runner=runner, n_runners=None).fit(judged_agent.judged, tasks)
+    rollouts, calls, _, _ = asyncio.run(_record(tmp_path))
+    assert {(rollout.failure.reason, rollout.reward) for rollout in rollouts} == {(Reason.EXTERNAL, None)}
+    status = CallStatus.ABANDONED if events is None else CallStatus.REFUSED
+    assert {call.status for call in calls if call.external is not None} == {status}
 
 
 def test_dev_says_which_external_models_there_are_and_how_often_each_was_called(

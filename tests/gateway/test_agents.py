@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from agentlightning.config import AgentRule, GatewayConfig
-from agentlightning.gateway.agents import LEARNED, clean, learned
+from agentlightning.gateway.agents import LEARNED, learned
+from agentlightning.names import clean
 from agentlightning.types import Tool
 from tests.gateway.conftest import Build, Visit
 
@@ -122,6 +123,12 @@ def test_the_order_of_tools_makes_no_other_agent() -> None:
 def test_a_name_is_one_bounded_line_without_slashes(text: str) -> None:
     name = clean(text)
     assert name is None or (0 < len(name) <= 200 and name.isprintable() and "/" not in name and name == name.strip())
+
+
+@pytest.mark.parametrize("name", ["a/b", " a", "", "a\nb", "x" * 201])
+def test_a_rule_for_what_can_be_no_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be an agent's name"):
+        GatewayConfig(agents={name: AgentRule(system="x")})
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a"])

@@ -24,7 +24,9 @@ from hypothesis import strategies as st
 
 from agentlightning.config import GatewayConfig
 from agentlightning.errors import ConfigError, StoreError
-from agentlightning.gateway.upstream import Blotter, EventGate, usage_of, with_model
+from agentlightning.gateway.connections import Listener
+from agentlightning.gateway.replies import Blotter, EventGate, usage_of
+from agentlightning.gateway.upstream import Upstream, with_model
 from agentlightning.resources import LLM, NamedResources
 from agentlightning.types import Call, CallStatus
 from tests.gateway.conftest import Build, House, Visit, until
@@ -197,10 +199,11 @@ async def test_no_key_and_no_endpoint_is_in_the_record_in_a_reply_or_in_a_log(
     house: House, other: OtherEndpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def tells(request: web.Request, given: Any) -> web.StreamResponse:
-        told = f"Incorrect API key provided: {request.headers['Authorization']}"
+        told = f"Incorrect API key provided: {request.headers['Authorization']} for {request.url}, {request.host}"
         if given.get("stream"):
-            return await stream(request, [f"data: {told[:40]}".encode(), f"{told[40:]}\n\n".encode()])
-        return web.json_response({"error": {"message": told}}, status=401, headers={"x-request-id": KEY, "Set-Cookie": "a=b"})
+            return await stream(request, [f"data: {told[:40]}".encode(), f"{told[40:]}\n\ndata: [DONE]\n\n".encode()])
+        headers = {"x-request-id": KEY, "Set-Cookie": "a=b", "Content-Type": f"application/json; key={KEY}; at={other.url}"}
+        return web.Response(text=json.dumps({"error": {"message": told}}), status=401, headers=headers)
 
     visit = await house.open()
     await judge(visit)
@@ -247,7 +250,7 @@ async def test_an_attempts_key_is_needed_for_external_calls_too(house: House, ot
 def test_a_key_is_blotted_out_wherever_the_bytes_are_cut(key: str, pieces: list[str], at: int) -> None:
     cut = len(key) // 2
     pieces[at:at] = [key[:cut], key[cut:]]
-    blotter = Blotter(key)
+    blotter = Blotter((key,))
     out = b"".join(blotter.feed(piece.encode()) for piece in pieces) + blotter.end()
     assert key.encode() not in out and key.replace("/", "\\/").encode() not in out
     if "/" not in key:
@@ -255,8 +258,35 @@ def test_a_key_is_blotted_out_wherever_the_bytes_are_cut(key: str, pieces: list[
 
 
 def test_a_placeholder_for_a_key_is_no_secret() -> None:
-    blotter = Blotter("EMPTY")
-    assert blotter.feed(b"the list is EMPTY") + blotter.end() == b"the list is EMPTY"
+    assert Upstream.of("judge", LLM(endpoint="http://localhost/v1", model="m", api_key="EMPTY")).secrets == ("localhost/v1",)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "said", "left"),
+    [
+        ("https://API.other/v1", "POST https://API.other/v1/x at api.other: no", "POST https://***/x at ***: no"),
+        ("https://api.other/v1", r"https:\/\/api.other\/v1\/chat", r"https:\/\/***\/chat"),
+        ("http://judge:8000/v1", "judge:8000 judges /v1", "*** judges /v1"),
+        ("http://127.0.0.1:8000/v1", "127.0.0.1 and 127.0.0.1:8000/v1", "127.0.0.1 and ***"),
+        (
+            "https://x.other/deployments/a%20b?api-version=2024-10-01",
+            "/deployments/a b, /deployments/a%20b?v=2024-10-01",
+            "***, ***?v=2024-10-01",
+        ),
+        ("https://x.other/v1?token=abcdefghijkl%2F", "abcdefghijkl/ abcdefghijkl%2F", "*** ***"),
+    ],
+)
+def test_an_endpoint_is_blotted_out_by_host_path_and_query(endpoint: str, said: str, left: str) -> None:
+    blotter = Blotter(Upstream.of("judge", LLM(endpoint=endpoint, model="m")).secrets)
+    assert (blotter.feed(said.encode()) + blotter.end()).decode() == blotter.blot(said) == left
+
+
+@given(st.lists(st.text("ab/", min_size=1, max_size=6), max_size=4), st.text("ab/", max_size=30), st.data())
+def test_where_the_bytes_are_cut_changes_nothing_of_what_is_blotted(secrets: list[str], text: str, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    blotter = Blotter(secrets)
+    pieces = [blotter.feed(text[a:b].encode()) for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert (b"".join(pieces) + blotter.end()).decode() == blotter.blot(text)
 
 
 # --------------------------------------------------------------------------- what goes wrong
@@ -383,6 +413,103 @@ async def test_a_stream_cut_halfway_ends_in_an_error_that_names_the_model(house:
     assert [call.status for call in await visit.calls()] == [CallStatus.REFUSED] * 2
 
 
+CHUNK = event(
+    {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [{"index": 0, "delta": {"content": "a"}}]}
+)
+OVERLOADED = {"message": "Overloaded", "type": "overloaded_error"}
+
+
+@pytest.mark.parametrize(
+    ("path", "end"),
+    [
+        ("chat/completions", event({"error": OVERLOADED})),
+        ("chat/completions", event({"error": OVERLOADED}) + "data: [DONE]\n\n"),
+        ("completions", event({"choices": [], "error": "Overloaded"})),
+        ("messages", f"event: error\r\ndata: {json.dumps({'type': 'error', 'error': OVERLOADED})}\r\n\r\n"),
+        ("responses", f"event: error\ndata: {json.dumps({'type': 'error', 'code': 'server_error', 'message': 'Overloaded'})}\n\n"),
+        ("responses", event({"response": {"status": "failed", "error": OVERLOADED}, "type": "response.failed"})),
+    ],
+)
+async def test_an_error_inside_a_stream_is_the_models_failure_and_passes_as_it_is(
+    house: House, other: OtherEndpoint, path: str, end: str
+) -> None:
+    async def breaks(request: web.Request, given: Any) -> web.StreamResponse:
+        return await stream(request, [b"data: {}\n\n", end.encode()])
+
+    other.handle = breaks
+    visit = await house.open()
+    body = orjson.dumps({"model": "judge", "stream": True})
+    assert (await raw(visit, body, path))[:2] == (200, b"data: {}\n\n" + end.encode())
+    [call] = await visit.calls()
+    said = "external model 'judge' failed in its reply: Overloaded"
+    assert (call.status, call.error) == (CallStatus.REFUSED, said)
+    assert call.external is not None and call.external.reply == "data: {}\n\n" + end
+    assert (await raw(visit, body, path))[0] == 200 and len(other.asked) == 2, "a failure is nobody's reply"
+    usage = await visit.end()
+    assert (usage.external["judge"].failed, usage.trouble) == (2, said)
+
+
+async def test_an_error_that_blames_the_request_is_no_fault_of_the_endpoints(house: House, other: OtherEndpoint) -> None:
+    async def refuses(request: web.Request, given: Any) -> web.StreamResponse:
+        error = {"error": {"message": "too long", "code": 400}}
+        return await stream(request, [event(error).encode()]) if given.get("stream") else web.json_response(error)
+
+    other.handle = refuses
+    visit = await house.open()
+    for streams in (True, False):
+        await raw(visit, orjson.dumps({"model": "judge", "stream": streams}))
+    usage = await visit.end()
+    assert (usage.external["judge"].failed, usage.trouble) == (2, None)
+
+
+async def test_a_whole_body_that_is_an_error_under_a_good_status_is_a_failure(house: House, other: OtherEndpoint) -> None:
+    async def fails(request: web.Request, given: Any) -> web.StreamResponse:
+        return web.json_response({"error": OVERLOADED} if given["stop"] else {"object": "response", "status": "completed", "error": None})
+
+    other.handle = fails
+    visit = await house.open()
+    status, reply, _ = await raw(visit, b'{"model":"judge","stop":1}')
+    assert (status, json.loads(reply)) == (200, {"error": OVERLOADED}) and visit.session.usage.trouble is not None
+    await raw(visit, b'{"model":"judge","stop":0}')
+    assert visit.session.usage.trouble is None, "it got over it"
+    assert [call.status for call in await visit.calls()] == [CallStatus.REFUSED, CallStatus.COMPLETE]
+
+
+@pytest.mark.parametrize("rest", ["", 'data: {"id": "c", "cho', "event: message_stop\n", 'event: message_stop\ndata: {"type":"mess'])
+async def test_a_stream_that_ends_before_its_last_event_is_no_reply(house: House, other: OtherEndpoint, rest: str) -> None:
+    """A proxy on the way ends the body as if it were whole."""
+
+    async def ends(request: web.Request, given: Any) -> web.StreamResponse:
+        return await stream(request, [CHUNK.encode(), rest.encode()])
+
+    other.handle = ends
+    visit = await house.open()
+    got: list[str] = []
+    with pytest.raises(openai.APIError, match="external model 'judge' failed: its stream ended without its last event"):
+        async for chunk in await judge(visit, stream=True):
+            got.append(chunk.choices[0].delta.content)
+    assert got == ["a"]
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await raw(visit, orjson.dumps({"model": "judge", "stream": True}))
+    calls = await visit.calls()
+    assert [call.status for call in calls] == [CallStatus.REFUSED] * 2
+    assert calls[0].external is not None and calls[0].external.reply == CHUNK + rest, "what came is kept"
+    assert visit.session.usage.trouble == calls[1].error
+
+
+@pytest.mark.parametrize(
+    "end", ["data: [DONE]", "data: [DONE]\n", 'data: {"a": 1, "type": "response.completed"}\n', 'data:{"type":"message_stop"}']
+)
+async def test_a_last_event_may_lack_its_empty_line(house: House, other: OtherEndpoint, end: str) -> None:
+    async def ends(request: web.Request, given: Any) -> web.StreamResponse:
+        return await stream(request, [CHUNK.encode(), end.encode()])
+
+    other.handle = ends
+    visit = await house.open()
+    assert (await raw(visit, b'{"model":"judge"}'))[:2] == (200, (CHUNK + end).encode())
+    assert [call.status for call in await visit.calls()] == [CallStatus.COMPLETE]
+
+
 async def test_a_certificate_that_is_not_trusted_is_said_so(build: Build, tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     command = [
@@ -480,6 +607,110 @@ async def test_a_call_nobody_reclaims_is_withdrawn_and_recorded_as_abandoned(bui
     assert (call.status, call.model) == (CallStatus.ABANDONED, "judge")
     usage = await visit.end()
     assert (usage.abandoned, usage.calls, usage.external["judge"].calls, usage.trouble) == (0, 0, 1, None)
+
+
+async def patient(visit: Visit, seconds: float, body: bytes = b'{"model":"judge"}', path: str = "chat/completions") -> None:
+    """Asks as a client with a timeout of its own."""
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(raw(visit, body, path), seconds)
+
+
+@pytest.mark.parametrize("grace", [0.0, 60.0])
+async def test_an_endpoint_that_is_silent_until_its_client_gives_up_is_to_blame(
+    build: Build, other: OtherEndpoint, monkeypatch: Any, grace: float
+) -> None:
+    monkeypatch.setattr("agentlightning.gateway.upstream.PATIENCE", 0.2)
+    holds_back(other)
+    visit = await (await build(**judged(other.url, GatewayConfig(orphan_grace=grace)))).open()
+    await patient(visit, 0.3)
+    usage = await visit.end()
+    assert usage.trouble is not None and usage.trouble.startswith("external model 'judge' had said nothing for 0.3")
+    [call] = await visit.calls()
+    assert (call.status, call.error) == (CallStatus.ABANDONED, usage.trouble)
+
+
+async def test_an_endpoint_that_still_is_silent_when_the_attempt_ends_is_to_blame(
+    house: House, other: OtherEndpoint, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("agentlightning.gateway.upstream.PATIENCE", 0.1)
+    holds_back(other)
+    visit = await house.open()
+    asking = asyncio.create_task(raw(visit, b'{"model":"judge"}'))
+    await asyncio.sleep(0.2)
+    assert (await visit.end()).trouble is not None
+    await asking
+
+
+async def test_a_call_that_is_left_sooner_than_answers_come_says_nothing_of_the_endpoint(
+    house: House, other: OtherEndpoint, monkeypatch: Any
+) -> None:
+    async def speaks(request: web.Request, given: Any) -> web.StreamResponse:
+        await asyncio.sleep(given["seconds"])
+        return await stream(request, [b"data: 1\n\n"] * 20 + [b"data: [DONE]\n\n"], other.go)
+
+    other.handle = speaks
+    first = await house.open()
+    await raw(first, b'{"model":"judge","seconds":0.4}')
+    second = await house.open()
+    await patient(second, 0.2, b'{"model":"judge","seconds":5}')
+    assert (await second.end()).trouble is None, "another attempt's answer took longer"
+    monkeypatch.setattr("agentlightning.gateway.upstream.PATIENCE", 0.0)
+    third = await house.open()
+    other.go.clear()
+    await patient(third, 0.7, b'{"model":"judge","seconds":0.6}')
+    assert (await third.end()).trouble is None, "it had begun to answer"
+    await patient(fourth := await house.open(), 0.6, b'{"model":"judge","seconds":5}')
+    assert (await fourth.end()).trouble is not None
+
+
+async def test_an_answer_after_the_silence_makes_good_for_it(house: House, other: OtherEndpoint, monkeypatch: Any) -> None:
+    monkeypatch.setattr("agentlightning.gateway.upstream.PATIENCE", 0.1)
+
+    async def speaks(request: web.Request, given: Any) -> web.StreamResponse:
+        while not (other.go.is_set() or "n" in given):  # noqa: ASYNC110 - it is set from another thread
+            await asyncio.sleep(0.002)
+        return web.Response(body=other.whole(given), content_type="application/json")
+
+    other.handle = speaks
+    for again in (
+        b'{"model":"judge"}',
+        b'{"model":"judge","n":1}',
+    ):  # the same call once more; another one, while the first is still waited for
+        other.go.clear()
+        visit = await house.open()
+        await patient(visit, 0.2)
+        if again == b'{"model":"judge"}':
+            other.go.set()
+        assert (await raw(visit, again))[0] == 200
+        assert (await visit.end()).trouble is None, again
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_client_that_leaves_is_nobodys_error(caplog: pytest.LogCaptureFixture, begun: bool) -> None:
+    left = asyncio.Event()
+
+    async def answers(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        if begun:
+            await response.prepare(request)
+        assert request.transport is not None
+        request.transport.abort()  # as it looks when a write finds the connection closed
+        left.set()
+        await response.prepare(request)
+        await response.write(b"more")
+        return response
+
+    runner = web.ServerRunner(Listener(answers, lambda path, error: b"", 1000))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
+    _, writer = await asyncio.open_connection(host, port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    await left.wait()
+    await asyncio.sleep(0.05)
+    writer.close()
+    await runner.cleanup()
+    assert [record.getMessage() for record in caplog.records if record.levelno > 10] == []
 
 
 @pytest.mark.parametrize("status", [500, 429, 409])
@@ -685,7 +916,10 @@ def test_only_the_name_changes_in_any_body(body: dict[str, Any], indent: int | N
 
 @given(
     st.lists(
-        st.sampled_from([b"data: 1\n\n", b": hb\r\n\r\n", b"event: x\ndata: [DONE]x\n\n", b"data: [DONE]\n\n", b"data: half"]), max_size=6
+        st.sampled_from(
+            [b"data: 1\n\n", b": hb\r\n\r\n", b"event: x\rdata: 2\r\r", b"data: [DONE]\n\n", b"data: half", b'data: {"error": 1}\n\n']
+        ),
+        max_size=6,
     ),
     st.data(),
 )
@@ -696,7 +930,39 @@ def test_events_go_through_in_order_and_the_last_one_stays(events: list[bytes], 
     passed = b"".join(gate.feed(whole[a:b]) for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True))
     assert passed + gate.rest == whole
     assert not any(line == b"data: [DONE]" for line in passed.split(b"\n"))
-    assert passed == b"" or passed.endswith((b"\n\n", b"\r\n\r\n"))
+    assert passed == b"" or passed.endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
+    at_once = EventGate()
+    assert (at_once.feed(whole), at_once.ended, at_once.fault) == (passed, gate.ended, gate.fault), "however it is cut"
+
+
+@pytest.mark.parametrize(
+    ("last", "ends"),
+    [
+        (b'data: {"response":{"error":null},"type":"response.completed"}\n\n', True),
+        (b'data: {"delta":"response.completed","type":"response.output_text.delta"}\n\n', False),
+        (b'data: {"type":"response.output_text.delta","delta":"{\\"type\\":\\"message_stop\\"}"}\n\n', False),
+        (b"event: message_stop\ndata: {}\n\n", True),
+        (b'data: {"type":\ndata: "message_stop"}\n\n', True),
+        (b'data: {"type":"response.created","response":{"error":null}}\n\n', False),
+        (b'data: {"error":null,"type":["error"]}\n\n', False),
+        (b'data: {"type":"response.incomplete"}\r\r', True),
+    ],
+)
+def test_the_json_of_an_event_says_whether_it_is_the_last(last: bytes, ends: bool) -> None:
+    gate = EventGate()
+    assert gate.feed(last) == (b"" if ends else last)
+    assert gate.ended is ends and gate.fault is None
+
+
+def test_a_large_event_is_searched_once_however_many_pieces_it_comes_in() -> None:
+    def seconds(size: int) -> float:
+        piece, gate = b"x" * 1024, EventGate()
+        began = time.process_time()
+        for _ in range(size):
+            gate.feed(piece)
+        return time.process_time() - began
+
+    assert seconds(1024) < 25 * max(seconds(128), 0.001), "eight times as much takes about eight times as long, not 64 times"
 
 
 def test_usage_is_read_from_any_apis_reply() -> None:
