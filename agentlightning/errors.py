@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -64,5 +65,6 @@ class RewardError(AgentLightningError):
 
 def why_no_folder(folder: Path, error: OSError) -> str:
     """Why a folder could not be made, or nothing written in it: the file that stands in its way, else what the system says."""
-    file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
+    # A folder on the way may be one that this user must not look into: os.path then says no, where Path raises.
+    file = next((path for path in (folder, *folder.parents) if os.path.exists(path) and not os.path.isdir(path)), None)
     return f"{file} is a file, not a folder" if file is not None else error.strerror or str(error)

@@ -86,19 +86,23 @@ _REACH = 3
 
 _LINES = re.compile(rb"\r\n|\n|\r")
 _LAST = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})
+_FINISHED = re.compile(rb'"finish_reason" ?: ?"')
+"""In a Chat chunk that ends a choice. Within a text the quotes would have backslashes."""
 _WORDS = (b"[DONE]", b"error", *(kind.encode() for kind in _LAST))
 """One of these is in every event that ends a reply."""
 
 
 class EventGate:
     """Lets server-sent events through, each when it is whole. The one that ends a reply, with all that follows it, stays in ``rest``: an agent that has seen
-    it takes the reply for given. An error ends it too, and is the ``fault``."""
+    it takes the reply for given. An error ends it too, and is the ``fault``. Some endpoints leave ``[DONE]`` out: then a Chat stream has come to its end where
+    a choice has, and nothing is left open."""
 
     def __init__(self) -> None:
         self.ended = False
         self.fault: Fault | None = None
         self._open = bytearray()
         self._searched = 0
+        self._finished = False
 
     def feed(self, data: bytes) -> bytes:
         self._open += data
@@ -116,13 +120,14 @@ class EventGate:
 
     def close(self) -> bool:
         """Whether the reply has come to its end; asked when nothing more comes. Its last event may lack the empty line."""
-        return self.ended or self._take(bytes(self._open), whole=False)
+        return self.ended or self._take(bytes(self._open), whole=False) or (self._finished and not self._open.strip())
 
     @property
     def rest(self) -> bytes:
         return bytes(self._open)
 
     def _take(self, event: bytes, *, whole: bool) -> bool:
+        self._finished = self._finished or (whole and _FINISHED.search(event) is not None)
         if not any(word in event for word in _WORDS):
             return False
         kind, data = _read_event(event)

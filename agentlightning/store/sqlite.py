@@ -83,8 +83,13 @@ class SqliteStore:
     def __init__(self, path: str, durability: Literal["process", "power"], *, create: bool = True) -> None:
         self.path = Path(path).expanduser().absolute()
         self._synchronous = {"process": "NORMAL", "power": "FULL"}[durability]
-        if not create and not self.path.exists():
-            raise StoreError(f"there is no record at {self.path}")
+        if not create:
+            try:
+                self.path.stat()
+            except FileNotFoundError as error:
+                raise StoreError(f"there is no record at {self.path}") from error
+            except OSError as error:
+                raise self._explain(error) from error
         writing = self._engine(query_only=False)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

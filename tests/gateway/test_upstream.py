@@ -510,6 +510,26 @@ async def test_a_last_event_may_lack_its_empty_line(house: House, other: OtherEn
     assert [call.status for call in await visit.calls()] == [CallStatus.COMPLETE]
 
 
+@pytest.mark.parametrize(("finish", "whole"), [('"stop"', True), ("null", False), ('"stop", "x": "cut', False)])
+async def test_a_chat_stream_without_done_has_ended_where_a_choice_has(
+    house: House, other: OtherEndpoint, finish: str, whole: bool
+) -> None:
+    said = 'data: {"choices": [{"delta": {"content": "\\"finish_reason\\": \\"stop\\""}, "finish_reason": null}]}\n\n'
+    last = f'data: {{"choices": [{{"delta": {{}}, "finish_reason": {finish}}}]}}'
+
+    async def ends(request: web.Request, given: Any) -> web.StreamResponse:
+        return await stream(request, [said.encode(), last.encode() + b"\n\n" * ("cut" not in finish)])
+
+    other.handle = ends
+    visit = await house.open()
+    if whole:
+        assert (await raw(visit, b'{"model":"judge"}'))[:2] == (200, (said + last + "\n\n").encode())
+    else:
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await raw(visit, b'{"model":"judge"}')
+    assert [call.status for call in await visit.calls()] == [CallStatus.COMPLETE if whole else CallStatus.REFUSED]
+
+
 async def test_a_certificate_that_is_not_trusted_is_said_so(build: Build, tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     command = [

@@ -90,6 +90,7 @@ def test_a_folder_that_cannot_be_written_is_refused() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         created(folder / "record.db")
+        (folder / "locked").mkdir(mode=0o000)
         folder.chmod(0o555)
         root = os.geteuid() == 0
         if root:  # root may write anywhere, so nobody tries
@@ -98,11 +99,13 @@ def test_a_folder_that_cannot_be_written_is_refused() -> None:
             # Which of the two it says depends on whether the folders above may be entered.
             refused(folder / "new.db", "(cannot be opened|Permission denied); name a file in a folder that (exists and )?can be written")
             refused(folder / "deeper" / "new.db", "Permission denied; name a file in a folder that can be written")
+            refused(folder / "locked" / "deeper" / "new.db", "Permission denied; name a file in a folder that can be written")
             refused(folder / "record.db", "can(not)? be written")
         finally:
             if root:
                 os.seteuid(0)
         folder.chmod(0o755)
+        (folder / "locked").chmod(0o755)
 
 
 def test_a_schema_newer_than_this_version_is_refused(tmp_path: Path) -> None:
