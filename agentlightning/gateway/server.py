@@ -457,7 +457,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _collect_rarely() -> tuple[int, int, int]:
-    """Has the garbage collector wait for more objects, and gives what it waited for: with many open attempts it took a quarter of the gateway's time."""
+    """Has the garbage collector wait for more objects, and gives what it waited for: with many open attempts it took much of the gateway's time."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], 20_000) if before[0] else 0, *before[1:])
     return before
