@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from agentlightning.gateway.otherwise import Placed
 from agentlightning.metrics.state import plural
 from agentlightning.types import Node
 
@@ -58,10 +59,6 @@ class KeptReasoning:
     calls: int
 
 
-Placed = tuple[int, Sequence[int]]
-"""Where a call is in a tree: the last node of its prompt, and those that its samples end in."""
-
-
 def cost(nodes: Sequence[Node], calls: Iterable[Placed]) -> ReasoningCost:
     """What an attempt's tree costs. ``calls`` in the order they were made; ``nodes`` parents first."""
     paths: dict[int, bytes] = {}
@@ -69,11 +66,11 @@ def cost(nodes: Sequence[Node], calls: Iterable[Placed]) -> ReasoningCost:
         paths[node.id] = (paths[node.parent] if node.parent is not None else b"") + node.token_ids.tobytes()
     prompts = computed = 0
     seen: list[bytes] = []
-    for prompt_node, leaves in calls:
-        prompt = paths[prompt_node]
+    for call in calls:
+        prompt = paths[call.prompt_node]
         prompts += len(prompt)
         computed += len(prompt) - max((_shared(prompt, earlier) for earlier in seen), default=0)
-        seen += [paths[leaf] for leaf in leaves]
+        seen += [paths[leaf] for leaf in call.leaves]
     above = _above_replies(nodes)
     # The last token of a path is predicted and never read.
     ends = sorted(paths[node.id][:-_ID] for node in nodes if node.sampled and node.id not in above)
@@ -112,11 +109,15 @@ def compare(reports: Sequence[AttemptReport], traces: Sequence[Trace], keep_reas
         recorded, otherwise = by_attempt.get(report.attempt.id), report.usage.otherwise
         if recorded is None or otherwise is None or otherwise.failed is not None:
             continue
-        placed = [(c.prompt_node, [s.node for s in c.samples]) for c in recorded.calls if c.prompt_node is not None and c.samples]
+        placed = [
+            Placed(c.index, c.prompt_node, tuple([s.node for s in c.samples]))
+            for c in recorded.calls
+            if c.prompt_node is not None and c.samples
+        ]
         if len(placed) != len(otherwise.calls):
             continue
         used += cost(recorded.nodes, placed)
-        other += cost(otherwise.nodes, [(c.prompt_node, c.leaves) for c in sorted(otherwise.calls, key=lambda c: c.index)])
+        other += cost(otherwise.nodes, sorted(otherwise.calls, key=lambda c: c.index))
         rollouts += 1
         calls += len(placed)
     if used == other:

@@ -150,3 +150,14 @@ def test_no_file_names_the_machine_it_was_written_on():
             if words.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
     assert found == []
+
+
+@pytest.mark.parametrize(
+    "name", ["agentlightning.agent", "agentlightning.gateway", "agentlightning.store", "agentlightning.runners", "agentlightning.dev"]
+)
+def test_the_core_needs_none_of_what_trains(name: str) -> None:
+    """Invariant 11: an install without ``[train]`` has everything up to the engine."""
+    absent = ("torch", "transformers", "tokenizers", "jinja2", "llguidance", "numpy", "safetensors", "huggingface_hub")
+    program = f"import sys; sys.modules.update(dict.fromkeys({absent!r})); import {name}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -12,13 +12,14 @@ import re
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from itertools import takewhile
-from typing import Literal, cast
+from typing import Literal
 from urllib.parse import unquote
 
 from agentlightning.config import AgentRule
 from agentlightning.gateway.wires.base import WireRequest
+from agentlightning.gateway.wires.fields import mapping
 from agentlightning.names import clean
-from agentlightning.types import Json, Message, Tool
+from agentlightning.types import Message, Tool
 
 LEARNED = "agent-"
 """What a name begins with that comes from content alone."""
@@ -49,7 +50,7 @@ def named_by_request(path: str | None, headers: Mapping[str, str], query: Mappin
 
 def named_by_body(request: WireRequest, headers: Mapping[str, str], rules: Mapping[str, AgentRule]) -> tuple[str, How]:
     """What the rest of a request says of its agent."""
-    metadata = _fields(request.asked.get("metadata"))
+    metadata = mapping(request.asked.get("metadata"))
     stated = metadata.get("agent")
     if isinstance(stated, str) and (name := clean(stated)) is not None:
         return name, "body"
@@ -94,7 +95,3 @@ def _in_baggage(header: str) -> str | None:
         if equals and key.strip() == _BAGGAGE:
             return clean(unquote(value.strip()))
     return None
-
-
-def _fields(value: Json) -> Mapping[str, Json]:
-    return cast("Mapping[str, Json]", value) if isinstance(value, dict) else {}

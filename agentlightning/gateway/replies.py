@@ -7,10 +7,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import orjson
 
+from agentlightning.gateway.wires.fields import mapping
 from agentlightning.types import Json
 
 BLOT = b"***"
@@ -30,13 +30,9 @@ class Fault:
     theirs: bool
 
 
-def fields(value: Json) -> Mapping[str, Json]:
-    return cast("Mapping[str, Json]", value) if isinstance(value, dict) else {}
-
-
 def read_json(text: bytes) -> Mapping[str, Json]:
     try:
-        return fields(orjson.loads(text))
+        return mapping(orjson.loads(text))
     except ValueError:  # an endpoint's reply is its own business: what is no JSON says nothing
         return {}
 
@@ -44,7 +40,7 @@ def read_json(text: bytes) -> Mapping[str, Json]:
 def said_in(value: Mapping[str, Json], text: bytes) -> str:
     """An error's own words, bounded; ``text`` is what it came as."""
     error = value.get("error")
-    said = fields(error).get("message") or error or value.get("message") or value.get("detail") or text.decode("utf-8", "replace")
+    said = mapping(error).get("message") or error or value.get("message") or value.get("detail") or text.decode("utf-8", "replace")
     line = " ".join(str(said).split())
     return line if len(line) <= 300 else line[:297] + "..."
 
@@ -52,11 +48,11 @@ def said_in(value: Mapping[str, Json], text: bytes) -> str:
 def fault_in(value: Mapping[str, Json], text: bytes, kind: str = "") -> Fault | None:
     """The failure that a reply with a good status tells of, a whole body or one event of it; ``kind`` is what the event is called."""
     failed = kind in ("error", "response.failed") or (value.get("object") == "response" and value.get("status") == "failed")
-    holder = fields(value.get("response")) if kind == "response.failed" else value
+    holder = mapping(value.get("response")) if kind == "response.failed" else value
     error = holder.get("error")
     if not error and not failed:
         return None
-    codes = [found.get(name) for found in (fields(error), holder) for name in ("code", "type", "status")]
+    codes = [found.get(name) for found in (mapping(error), holder) for name in ("code", "type", "status")]
     return Fault(said_in(holder, text), not any(_asked_wrong(code) for code in codes))
 
 
@@ -73,8 +69,8 @@ def usage_of(reply: bytes) -> dict[str, Json]:
     for text in events or [reply]:
         if b'"usage"' in text:
             value = read_json(text)
-            for holder in (value, fields(value.get("message")), fields(value.get("response"))):
-                found.update({name: count for name, count in fields(holder.get("usage")).items() if count is not None})
+            for holder in (value, mapping(value.get("message")), mapping(value.get("response"))):
+                found.update({name: count for name, count in mapping(holder.get("usage")).items() if count is not None})
     return found
 
 

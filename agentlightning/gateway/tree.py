@@ -25,8 +25,7 @@ from agentlightning.gateway.equality import (
     tools_key,
 )
 from agentlightning.gateway.prompts import Prefix, Prefixes, PromptError, check_ids, encode_text, text_bytes
-from agentlightning.templates.base import SampledTurn, Template
-from agentlightning.templates.parser import shown
+from agentlightning.templates.base import SampledTurn, Template, shown
 from agentlightning.types import Message, Node, Tool, ToolCall
 
 NO_COINCIDENCE = 40

@@ -15,16 +15,16 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
 from agentlightning.gateway.calls import Answer, Forwarded
-from agentlightning.gateway.replies import THEIR_FAULT, Blotter, EventGate, fault_in, fields, read_json, said_in, usage_of
+from agentlightning.gateway.replies import THEIR_FAULT, Blotter, EventGate, fault_in, read_json, said_in, usage_of
 from agentlightning.gateway.usage import ExternalUsage
 from agentlightning.gateway.wires.base import CallError, Target, WireRequest
+from agentlightning.gateway.wires.fields import mapping, objects
 from agentlightning.resources import LLM, SHORTEST_KEY, refuse_clash
 from agentlightning.types import Call, CallStatus, External, Json, Message, Tool
 
@@ -276,9 +276,9 @@ def refuse_path(name: str, path: str) -> None:
 def described(body: Mapping[str, Json]) -> WireRequest:
     """As much of a request in any API's shape as tells which agent makes it: the system prompt, the tools' names, `user` and `metadata`."""
     prompts = [body.get("system"), body.get("instructions")]
-    prompts += [message.get("content") for message in _objects(body.get("messages")) if message.get("role") in ("system", "developer")]
+    prompts += [message.get("content") for message in objects(body.get("messages")) if message.get("role") in ("system", "developer")]
     system = "\n".join(text for prompt in prompts if (text := _text(prompt)))
-    names = [tool.get("name") or fields(tool.get("function")).get("name") for tool in _objects(body.get("tools"))]
+    names = [tool.get("name") or mapping(tool.get("function")).get("name") for tool in objects(body.get("tools"))]
     return WireRequest(
         model="",
         messages=(Message("system", system),),
@@ -290,11 +290,7 @@ def described(body: Mapping[str, Json]) -> WireRequest:
 def _text(value: Json) -> str:
     if isinstance(value, str):
         return value
-    return "\n".join(text for part in _objects(value) if isinstance(text := part.get("text"), str))
-
-
-def _objects(value: Json) -> list[Mapping[str, Json]]:
-    return [fields(item) for item in cast("list[Any]", value)] if isinstance(value, list) else []
+    return "\n".join(text for part in objects(value) if isinstance(text := part.get("text"), str))
 
 
 _SPACE = re.compile(r"[ \t\n\r]*")

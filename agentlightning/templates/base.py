@@ -68,6 +68,11 @@ class Parsed:
     thought_tokens: int = 0
 
 
+def shown(text: str) -> str:
+    """A sampled text as clients get it."""
+    return text.replace("\0", "\ufffd") if "\0" in text else text
+
+
 class StreamParser(Protocol):
     """Turns one sample into a message while it grows. Never shows half a tag, half a character or text that a stop string will cut."""
 

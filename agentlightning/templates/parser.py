@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
-from agentlightning.templates.base import ParsedDelta
+from agentlightning.templates.base import ParsedDelta, shown
 from agentlightning.templates.codec import Codec
 from agentlightning.templates.scan import Scanner, overlap
 from agentlightning.types import FinishReason, ToolCall
@@ -65,11 +65,6 @@ class _Text:
 
     def finish(self) -> str:
         return shown(self._decoder.finish())
-
-
-def shown(text: str) -> str:
-    """A sampled text as clients get it."""
-    return text.replace("\0", "\ufffd") if "\0" in text else text
 
 
 class _Stops:

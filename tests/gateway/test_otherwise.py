@@ -15,7 +15,7 @@ from agentlightning.dev_reasoning import KeptReasoning, ReasoningCost, cost, rea
 from agentlightning.engines.base import Sample
 from agentlightning.errors import TemplateError
 from agentlightning.gateway import Policy
-from agentlightning.gateway.otherwise import Otherwise
+from agentlightning.gateway.otherwise import Otherwise, Placed
 from agentlightning.gateway.tree import TraceTree
 from agentlightning.gateway.wires.base import WireRequest
 from agentlightning.templates import Template, other_reasoning
@@ -56,8 +56,12 @@ async def talk(build: Build, own: Template, other: Template, turns: int = 3, num
     return visit
 
 
-def placed(calls: Sequence[Call]) -> list[tuple[int, list[int]]]:
-    return [(call.prompt_node, [sample.node for sample in call.samples]) for call in calls if call.prompt_node is not None]
+def placed(calls: Sequence[Call]) -> list[Placed]:
+    return [
+        Placed(call.index, call.prompt_node, tuple(sample.node for sample in call.samples))
+        for call in calls
+        if call.prompt_node is not None
+    ]
 
 
 async def measured(visit: Visit) -> tuple[ReasoningCost, ReasoningCost]:
@@ -65,7 +69,7 @@ async def measured(visit: Visit) -> tuple[ReasoningCost, ReasoningCost]:
     calls, nodes = await visit.calls(), await visit.nodes()
     otherwise = (await visit.end()).otherwise
     assert otherwise is not None and otherwise.failed is None
-    return cost(nodes, placed(calls)), cost(otherwise.nodes, [(call.prompt_node, call.leaves) for call in otherwise.calls])
+    return cost(nodes, placed(calls)), cost(otherwise.nodes, otherwise.calls)
 
 
 @pytest.mark.parametrize("name", QWEN)
@@ -97,7 +101,7 @@ async def test_the_same_way_once_more_is_the_recorded_tree(build: Build) -> None
         nodes, calls = await visit.nodes(), await visit.calls()
         otherwise = (await visit.end()).otherwise
         assert otherwise is not None and otherwise.nodes == nodes
-        assert [(call.prompt_node, list(call.leaves)) for call in otherwise.calls] == placed(calls)
+        assert otherwise.calls == placed(calls)
 
 
 async def test_outside_dev_nothing_is_placed_twice(build: Build) -> None:
@@ -219,15 +223,16 @@ def test_what_is_counted_is_what_training_forwards(parts: list[Any]) -> None:
 def test_new_tokens_of_a_prompt_are_those_that_no_earlier_call_had(parts: list[Any]) -> None:
     nodes = grown(parts)
     whole = paths(nodes)
-    calls = [(node.parent, [node.id]) for node in nodes if node.sampled and node.parent is not None]
+    calls = [Placed(i, node.parent, (node.id,)) for i, node in enumerate(nodes) if node.sampled and node.parent is not None]
     had: set[tuple[int, ...]] = set()
     new = 0
-    for prompt, (leaf,) in calls:
+    for call in calls:
+        prompt, (leaf,) = call.prompt_node, call.leaves
         starts = {whole[prompt][:end] for end in range(1, len(whole[prompt]) + 1)}
         new += len(starts - had)
         had |= starts | {whole[leaf][:end] for end in range(1, len(whole[leaf]) + 1)}
     found = cost(nodes, calls)
-    assert (found.computed, found.prompts) == (new, sum(len(whole[prompt]) for prompt, _ in calls))
+    assert (found.computed, found.prompts) == (new, sum(len(whole[call.prompt_node]) for call in calls))
 
 
 def test_the_report_has_a_line_for_each_way_and_says_which_ran() -> None:

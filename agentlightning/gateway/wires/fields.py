@@ -42,6 +42,11 @@ def mapping(value: Json) -> Mapping[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
+def objects(value: Json) -> list[Mapping[str, Any]]:
+    """The objects in ``value`` where it is a list, else none."""
+    return [cast("dict[str, Any]", each) for each in cast("list[Any]", value) if isinstance(each, dict)] if isinstance(value, list) else []
+
+
 def string(body: Mapping[str, Json], name: str) -> str | None:
     """A string of the request itself, None where there is none."""
     value = body.get(name)

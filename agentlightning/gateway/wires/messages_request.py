@@ -26,6 +26,7 @@ from agentlightning.gateway.wires.fields import (
     mapping,
     needed_text,
     number,
+    objects,
     refuse_unless_neutral,
     settings,
     shown,
@@ -315,13 +316,9 @@ def _tools(body: Mapping[str, Json]) -> tuple[tuple[Tool, ...], int]:
 
 def _references(messages: Json) -> list[str]:
     """The tools that results refer to, each once."""
-    blocks = [block for message in _objects(messages) for block in _objects(message.get("content")) if block.get("type") == "tool_result"]
-    found = [each.get("tool_name") for block in blocks for each in _objects(block.get("content")) if each.get("type") == REFERENCE]
+    blocks = [block for message in objects(messages) for block in objects(message.get("content")) if block.get("type") == "tool_result"]
+    found = [each.get("tool_name") for block in blocks for each in objects(block.get("content")) if each.get("type") == REFERENCE]
     return list(dict.fromkeys([name for name in found if isinstance(name, str)]))
-
-
-def _objects(value: Any) -> list[Mapping[str, Any]]:
-    return [cast("dict[str, Any]", each) for each in cast("list[Any]", value) if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _tool(raw: Any, where: str) -> Tool:
