@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from openai import AsyncOpenAI
 
 from agentlightning.config import EvaluationConfig, GatewayConfig, SamplingConfig
@@ -145,6 +146,21 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
     for house in houses:
         await house.close()
     await store.close()
+
+
+@pytest.fixture
+def heartbeats(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the gateway has written, from now on, to keep waiting clients."""
+    kept: list[bytes] = []
+    write = web.StreamResponse.write
+
+    async def watched(self: web.StreamResponse, data: Any) -> None:
+        await write(self, data)
+        if not bytes(data).strip() or b"waiting" in data or b"ping" in data:
+            kept.append(bytes(data))
+
+    monkeypatch.setattr(web.StreamResponse, "write", watched)
+    return kept
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from agentlightning.errors import TemplateError
 from agentlightning.gateway.encoding import AT_ONCE, Encoder
 from agentlightning.gateway.tree import TraceTree
 from agentlightning.types import Message
-from tests.gateway.conftest import Build
+from tests.gateway.conftest import Build, until
 from tests.gateway.scripted import GlassTemplate
 
 
@@ -36,9 +36,9 @@ async def test_texts_that_wait_together_get_the_ids_they_would_get_alone() -> No
     slow, glass, encoder = Slow(), GlassTemplate(), Encoder()
     waiting = [asyncio.create_task(encoder.encode(slow, text, start=False)) for text in ("a", "bad", "b")]
     waiting += [asyncio.create_task(encoder.encode(glass, "c", start=True))]
-    await asyncio.sleep(0.01)
+    await until(lambda: slow.batches)
     waiting += [asyncio.create_task(encoder.encode(slow, text, start=False)) for text in ("d", "e", "f")]
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     assert slow.batches == [3], "while some are tokenised the others gather"
     slow.go.set()
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
@@ -68,7 +68,7 @@ async def test_a_long_text_is_tokenised_beside_the_loop_also_where_it_is_alone()
 async def test_a_call_withdrawn_while_its_text_is_tokenised_harms_no_other() -> None:
     slow, encoder = Slow(), Encoder()
     first, second = (asyncio.create_task(encoder.encode(slow, text, start=False)) for text in ("one", "two"))
-    await asyncio.sleep(0.01)
+    await until(lambda: slow.batches)
     first.cancel()
     await asyncio.sleep(0)
     slow.go.set()

@@ -291,13 +291,13 @@ async def test_arguments_that_are_no_object_come_back_as_they_were(house: House)
 
 
 @pytest.mark.parametrize("path", ["models/m:generateContent", "models/m:streamGenerateContent?alt=sse", "models/m:streamGenerateContent"])
-async def test_a_client_that_waits_is_kept_waiting(build: Build, path: str) -> None:
+async def test_a_client_that_waits_is_kept_waiting(build: Build, heartbeats: list[bytes], path: str) -> None:
     house = await build(config=GatewayConfig(heartbeat=0.03, orphan_grace=60, drain=10), script=["late"] * 2, hold=asyncio.Event())
     visit = await house.open(sampling=LONG)
 
     async def let_go() -> None:
         await until(lambda: len(house.engine.requests) == 1)
-        await asyncio.sleep(0.15)
+        await until(lambda: len(heartbeats) > 2)
         house.engine.hold.set()
 
     going = asyncio.create_task(let_go())

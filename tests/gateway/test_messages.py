@@ -309,13 +309,13 @@ async def test_tokens_are_counted_as_they_would_be_sampled_from(house: House) ->
     await caller.check_one_path()
 
 
-async def test_pings_keep_a_waiting_stream(build: Build) -> None:
+async def test_pings_keep_a_waiting_stream(build: Build, heartbeats: list[bytes]) -> None:
     house = await build(config=GatewayConfig(heartbeat=0.03, orphan_grace=60, drain=10), hold=asyncio.Event(), script=["late"] * 2)
     caller = await call_on(house)
     raw = asyncio.create_task(caller.events({"messages": [Q]}))
     final = asyncio.create_task(caller.streamed([Q]))
     await until(lambda: len(house.engine.requests) == 2)
-    await asyncio.sleep(0.15)
+    await until(lambda: len(heartbeats) > 4)
     house.engine.hold.set()
     assert (await raw)[0] == {"type": "ping"}
     assert (await final).content[0].text == "late"

@@ -351,10 +351,10 @@ def test_an_example_that_happens_to_say_what_was_sampled_elsewhere_is_no_edit() 
 def test_any_number_of_turns_in_a_row_is_read_in_no_time() -> None:
     talk = Talk()
     reply = talk.ask([user("q")], "one" + calls('{"z": 1}'), tools=TOOLS)
-    begin = time.monotonic()
+    begin = time.thread_time()
     talk.ask([user("q"), *[replace(reply, tool_calls=())] * 10_000, user("r")], tools=TOOLS)
     assert talk.branch == "edited"
-    assert time.monotonic() - begin < 5
+    assert time.thread_time() - begin < 5
 
 
 def test_parts_that_make_no_recorded_turn_stay_as_they_are() -> None:

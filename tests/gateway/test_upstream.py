@@ -333,7 +333,7 @@ async def fails(build: Build, url: str, said: str, **options: Any) -> Visit:
     began = time.monotonic()
     with pytest.raises(openai.InternalServerError, match=f"external model 'judge' failed: .*{said}") as caught:
         await judge(visit)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
     assert caught.value.code == "upstream_error" and "127.0.0.1" not in str(caught.value)
     call = (await visit.calls())[-1]
     assert call.status is CallStatus.REFUSED and call.error is not None and call.error in str(caught.value)
@@ -564,7 +564,7 @@ async def test_an_endpoint_that_keeps_a_finished_stream_open_holds_nothing_up(ho
 
     other.handle = lingers
     visit = await house.open()
-    status, reply, _ = await asyncio.wait_for(raw(visit, orjson.dumps({"model": "judge", "stream": True})), 5)
+    status, reply, _ = await asyncio.wait_for(raw(visit, orjson.dumps({"model": "judge", "stream": True})), 25)
     assert (status, reply) == (200, b"data: 1\n\ndata: [DONE]\n\n")
     assert [call.status for call in await visit.calls()] == [CallStatus.COMPLETE]
 

@@ -43,11 +43,10 @@ async def test_spaces_before_the_json_keep_a_waiting_client(build: Build) -> Non
     assert reply.choices[0].message.content == "ok"
 
 
-async def test_the_official_client_reads_a_reply_with_heartbeats_in_front(build: Build) -> None:
+async def test_the_official_client_reads_a_reply_with_heartbeats_in_front(build: Build, heartbeats: list[bytes]) -> None:
     house, visit = await held_house(build, script=["late", "later"])
     asked = asyncio.create_task(visit.ask("q"))
-    await until(lambda: house.engine.requests)
-    await asyncio.sleep(0.15)
+    await until(lambda: len(heartbeats) > 2)
     house.engine.hold.set()
     assert (await asked).choices[0].message.content == "late"
     house.engine.hold.clear()
@@ -56,8 +55,8 @@ async def test_the_official_client_reads_a_reply_with_heartbeats_in_front(build:
         return "".join([chunk.choices[0].delta.content or "" async for chunk in await visit.ask("q", stream=True) if chunk.choices])
 
     asked = asyncio.create_task(streamed())
-    await until(lambda: len(house.engine.requests) == 2)
-    await asyncio.sleep(0.15)
+    heartbeats.clear()
+    await until(lambda: len(heartbeats) > 2)
     house.engine.hold.set()
     assert await asked == "later"
 
@@ -110,7 +109,7 @@ async def test_an_engine_that_fails_at_once_is_answered_properly(build: Build) -
         await visit.ask("q")
 
 
-async def test_the_official_client_takes_a_dropped_reply_for_a_failure(build: Build) -> None:
+async def test_the_official_client_takes_a_dropped_reply_for_a_failure(build: Build, heartbeats: list[bytes]) -> None:
     house, visit = await held_house(build, script=[EngineError("out of memory")])
     real = house.engine.sample
 
@@ -121,7 +120,7 @@ async def test_the_official_client_takes_a_dropped_reply_for_a_failure(build: Bu
 
     house.engine.sample = failing  # type: ignore[method-assign]
     asked = asyncio.create_task(visit.ask("q"))
-    await asyncio.sleep(0.15)  # some heartbeats
+    await until(lambda: len(heartbeats) > 2)
     house.engine.hold.set()
     with pytest.raises(APIConnectionError):
         await asked
@@ -134,7 +133,7 @@ async def test_a_client_that_reads_slowly_holds_nobody_up(build: Build) -> None:
     await slow.send(body(stream=True, max_tokens=500_000))
     await slow.reader.readuntil(b"\r\n\r\n")
     slow.writer.transport.pause_reading()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await visit.ask("q")).choices[0].message.content == "quick"
     slow.writer.transport.resume_reading()
     await slow.reader.readuntil(b"[DONE]")
@@ -182,7 +181,7 @@ async def test_a_client_that_never_reads_keeps_neither_its_attempt_nor_the_gatew
     stuck.writer.transport.pause_reading()
     await until(lambda: visit.calls())
     await asyncio.sleep(0.2)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         usage = await visit.end()
         await house.gateway.close()
     assert usage.incomplete == 0
@@ -198,7 +197,7 @@ async def test_the_end_of_an_attempt_lets_go_of_those_that_wait(build: Build, st
     raw = Raw(visit)
     await raw.send(body(stream=stream))
     await raw.reader.readuntil(b"waiting" if stream else b"\r\n \r\n")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         usage = await visit.end()
         try:
             rest = await raw.reader.read()

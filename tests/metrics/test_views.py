@@ -303,9 +303,9 @@ def test_the_live_view_costs_the_run_next_to_nothing() -> None:
     view = LiveView(console=screen())
     view.run_started(run_record(), 100)
     view.phase("sampling", total=5000)
-    began = time.perf_counter()
+    began = time.thread_time()
     for _ in range(5000):
         view.rollout_done(a_rollout())
-    spent = time.perf_counter() - began
+    spent = time.thread_time() - began
     view.close()
     assert spent < 1.0

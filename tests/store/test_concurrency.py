@@ -185,7 +185,7 @@ async def test_wait_sees_what_another_connection_changed(store: Store) -> None:
     waiting = asyncio.create_task(store.wait([attempt.rollout_id], timeout=20))
     await asyncio.sleep(0.05)
     await other.finish(attempt.id, AttemptResult(Status.SUCCEEDED, 1.0))
-    assert [rollout.id for rollout in await asyncio.wait_for(waiting, 5)] == [attempt.rollout_id]
+    assert [rollout.id for rollout in await asyncio.wait_for(waiting, 60)] == [attempt.rollout_id]
     await other.close()
 
 
@@ -211,4 +211,4 @@ async def test_wait_ends_when_the_store_closes(tmp_path: Path) -> None:
     await asyncio.sleep(0.05)
     await store.close()
     with pytest.raises(StoreError, match="closed"):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
