@@ -26,6 +26,7 @@ from pydantic.fields import FieldInfo
 
 from agentlightning.config import RunConfig, Settings
 from agentlightning.errors import ConfigError
+from agentlightning.spellings.absent import why
 from agentlightning.types import Json
 
 ENVIRONMENT_PREFIX = "AGL_"
@@ -320,13 +321,15 @@ def _bad_value(
 
 
 def _unknown(item: _Given, keys: Keys, shape: type[Settings], shapes: Mapping[str, type[Settings]]) -> str:
+    whole = ".".join(item.keys)
+    if sentence := why(whole):
+        return f"{whole} ({item.source}): {sentence}"
     here = ".".join(keys[:-1])
     known = {".".join((*keys[:-1], name)) for name in shape.model_fields}
     if not here:
         known.add("algorithm")
     everything = {f"{prefix}.{key}".lstrip(".") for prefix, cls in shapes.items() for key in _dotted(cls)} | {"algorithm.name"}
     near = difflib.get_close_matches(".".join(keys), known, n=3, cutoff=0.6)
-    whole = ".".join(item.keys)
     near += [key for key in sorted(everything) if key.rsplit(".", 1)[-1] == item.keys[-1] and key not in near]
     if not near:
         near = difflib.get_close_matches(whole, everything, n=3, cutoff=0.6)

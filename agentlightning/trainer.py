@@ -24,6 +24,7 @@ from agentlightning.opening import Plan, open_run
 from agentlightning.resources import POLICY, NamedResources, refuse_clash
 from agentlightning.result import Evaluation, FitResult
 from agentlightning.run import Run, StopRequested
+from agentlightning.spellings.absent import find
 from agentlightning.tasks import check_tasks
 from agentlightning.types import Json, Mode, RunStatus
 
@@ -34,13 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NO_PART_YET = {
-    "tracer": "calls are recorded by the endpoint; leave it out",
-    "adapter": "tokens come from the record, not from spans; leave it out",
     "store": "set store={'url': 'sqlite:///...'} instead of handing over an object",
-    "strategy": "only strategy='sm', one process, is here",
-    "hooks": "leave it out",
-    "daemon": "leave it out",
-    "triplet_exporter": "read the record with `agl show RUN ROLLOUT --json`",
     "dev": "call trainer.dev(agent, tasks)",
 }
 
@@ -81,7 +76,9 @@ class Trainer:
     ) -> None:
         if settings.get("strategy") == "sm":
             del settings["strategy"]
-        for name in [name for name in settings if name in _NO_PART_YET]:
+        for name in [name for name, value in settings.items() if not value and (entry := find(name)) and not entry.synonym]:
+            del settings[name]  # asks for nothing that is absent
+        for name in [name for name in _NO_PART_YET if name in settings and not isinstance(settings[name], Mapping)]:
             if settings.pop(name):
                 raise ConfigError(f"Trainer({name}=...) has no part behind it in this version: {_NO_PART_YET[name]}")
         if algorithm is not None and not isinstance(algorithm, Algorithm):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are not type-checked

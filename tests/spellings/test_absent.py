@@ -1,0 +1,89 @@
+"""What is not here is refused by name, with what to do today; and a name that gets a part behind it leaves the table."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import agentlightning
+from agentlightning.algorithms import ALGORITHMS
+from agentlightning.cli.app import app
+from agentlightning.config import RunConfig, resolve
+from agentlightning.errors import ConfigError
+from agentlightning.spellings.absent import ABSENT, find, plain, why
+from agentlightning.trainer import Trainer
+
+NAMES = [name for entry in ABSENT for name in entry.names.split()]
+
+
+def settings(shape: Any) -> Iterator[str]:
+    for name, field in shape.model_fields.items():
+        yield name
+        if hasattr(field.annotation, "model_fields"):
+            yield from settings(field.annotation)
+
+
+def what_is_here() -> Iterator[str]:
+    """Every name that means something at one of the doors."""
+    yield from agentlightning.__all__
+    yield from settings(RunConfig)
+    for name, algorithm in ALGORITHMS.items():
+        yield name
+        yield from settings(algorithm)
+    for function in (Trainer, Trainer.fit, Trainer.dev, Trainer.evaluate):
+        yield from (name for name, p in inspect.signature(function).parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD)
+    commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+    for name, command in commands.items():
+        yield name
+        yield from (option for parameter in command.params for option in parameter.opts)
+
+
+def test_a_name_that_is_here_is_not_in_the_table() -> None:
+    """A name with a capital is a class, which is imported; one without is an option, a setting or a command."""
+    here = {(name[0].isupper(), plain(name)) for name in what_is_here()}
+    assert [name for name in NAMES if (name[0].isupper(), plain(name)) in here] == []
+
+
+def test_each_name_is_in_the_table_once() -> None:
+    assert [name for name, times in Counter(map(plain, NAMES)).items() if times > 1] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["lora_rank", "--lora-rank", "LoRA-Rank", "learner.lora_rank", "lora.rank", "lora_rank=8", "actor.model.lora_rank"]
+)
+def test_a_name_is_found_however_it_is_written(name: str) -> None:
+    entry = find(name)
+    assert entry is not None and entry.what.startswith("LoRA")
+
+
+def test_a_name_nobody_looks_for_is_not_found() -> None:
+    assert [why(name) for name in ("learner.lr", "no_such", "", ".", "--", "steps", "group_size")] == [None] * 7
+
+
+def test_an_argument_that_asks_for_nothing_is_no_wish_for_what_is_absent() -> None:
+    Trainer(model="m", tracer=None, hooks=[], strategy="sm", use_vllm=False, beta=0.0, store={"url": "sqlite:///x.db"}, dev=False)
+    with pytest.raises(ConfigError, match=r"batch_size"):
+        Trainer(model="m", batch_size=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_is_refused_as_an_argument_and_as_a_setting(name: str, tmp_path: Path) -> None:
+    sentence = why(name)
+    assert sentence is not None and "\n" not in sentence and not sentence.endswith(".")
+    file = tmp_path / "run.toml"
+    file.write_text(f"[learner]\n{name} = 8\n")
+    for said, ask in (
+        (f"{name} (argument): ", lambda: Trainer(model="m", **{name: 8})),
+        (f"learner.{name} (argument): ", lambda: Trainer(model="m", learner={name: 8})),
+        (f"learner.{name} (file run.toml line 2): ", lambda: resolve(file)),
+        (f"learner.{name} (flag --set): ", lambda: resolve(flags={f"learner.{name}": "8"})),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            ask()
+        assert str(refused.value) == said + sentence
