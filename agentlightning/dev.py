@@ -18,8 +18,7 @@ from agentlightning.dev_external import ExternalLine, external_lines, list_exter
 from agentlightning.dev_finding import Finding, Level, finding_lines
 from agentlightning.dev_reasoning import KeptReasoning, compare, reasoning_lines
 from agentlightning.ledger import count_malformed
-from agentlightning.metrics.state import plural
-from agentlightning.show_trace import printable
+from agentlightning.text import plural, printable
 from agentlightning.types import Call, CallStatus, FinishReason, Json, Reason
 
 if TYPE_CHECKING:

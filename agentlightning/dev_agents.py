@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentlightning.credit.chosen import Chosen, together
 from agentlightning.dev_finding import Finding
-from agentlightning.metrics.state import plural
-from agentlightning.show_trace import clip, printable
+from agentlightning.text import clip, plural, printable
 from agentlightning.types import Call
 
 if TYPE_CHECKING:

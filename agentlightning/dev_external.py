@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentlightning.metrics.state import plural
-from agentlightning.show_trace import printable
+from agentlightning.text import plural, printable
 
 if TYPE_CHECKING:
     from agentlightning.runners import AttemptReport

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from agentlightning.metrics.state import plural
-from agentlightning.show_trace import printable
+from agentlightning.text import plural, printable
 
 Level = Literal["blocks", "warns", "notes"]
 

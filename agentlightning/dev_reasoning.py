@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from agentlightning.gateway.otherwise import Placed
-from agentlightning.metrics.state import plural
+from agentlightning.text import plural
 from agentlightning.types import Node
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from agentlightning.errors import ConfigError, MissingExtra, why_no_folder
 from agentlightning.fonts import drawn, fonts_for, spell
-from agentlightning.show_trace import printable
+from agentlightning.text import printable
 
 logger = logging.getLogger("agentlightning")
 

@@ -13,7 +13,7 @@ import orjson
 from agentlightning.errors import RunFailed
 from agentlightning.ledger import Ledger, commonest_cause, count_outcomes
 from agentlightning.metrics.intervals import mean_interval
-from agentlightning.metrics.state import plural
+from agentlightning.text import plural
 from agentlightning.types import Json, Rollout, RunStatus
 
 

@@ -15,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from agentlightning.ledger import Ledger, count_outcomes, describe_external, outcome, total
-from agentlightning.metrics.state import counts, duration, number, plural, score, short_path
+from agentlightning.metrics.state import counts, score
 from agentlightning.result import Evaluation, evaluate
 from agentlightning.store.base import Store
+from agentlightning.text import duration, number, plural, short_path
 from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
 
 STATUS_STYLE = {"finished": "green", "succeeded": "green", "running": "cyan", "stopped": "yellow", "failed": "red", "cancelled": "yellow"}

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -21,17 +20,15 @@ from rich.tree import Tree
 
 from agentlightning.credit.assign import assign
 from agentlightning.errors import ConfigError
-from agentlightning.metrics.state import counts, duration, number, plural
+from agentlightning.metrics.state import counts
 from agentlightning.run import AttemptTrace
 from agentlightning.show import STATUS_STYLE, RunView, advantage_of, rollout_line
 from agentlightning.store.base import Store
+from agentlightning.text import clip, duration, number, one_line, plural, printable, shorten
 from agentlightning.types import Attempt, Call, CallStatus, FinishReason, Json, Node, Reward, Rollout, Status
 
 Decoder = Callable[[Sequence[int]], str]
 """Token ids to text, control tokens included."""
-
-SHORT = 320
-"""Characters of a given text that are shown without ``full``."""
 
 FIRST_WORDS = 60
 """Columns of a node's text in a line."""
@@ -543,40 +540,3 @@ def reward_text(reward: Reward) -> str:
 
 def _tokens(count: int) -> str:
     return f"{count:,} token{'' if count == 1 else 's'}"
-
-
-def shorten(text: str, limit: int = SHORT) -> str:
-    """The beginning and the end of a long text, with how much is left out."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[-half:]}"
-
-
-def printable(text: str) -> str:
-    """Control characters as escapes, so that no sampled text can move the cursor or change the terminal."""
-    return "".join(c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def one_line(text: str) -> str:
-    """``printable`` without line breaks: those and tabs become signs."""
-    return printable(text).replace("\n", "↵").replace("\t", "⇥")
-
-
-def clip(text: str, columns: int) -> str:
-    """The beginning of a text that is wider than ``columns`` of a terminal (wide characters take two), and a sign that it goes on."""
-    return text if cell_len(text) <= columns else text[: fitting(text, columns - 1)].rstrip() + "…"
-
-
-def fitting(text: str, columns: int) -> int:
-    """How many characters of the beginning of a text fit into ``columns``."""
-    used = count = 0
-    for c in text:
-        used += cell_len(c)
-        if used > columns:
-            break
-        count += 1
-    # A sign that follows a character may make it wider.
-    while cell_len(text[:count]) > columns:
-        count -= 1
-    return count

@@ -13,7 +13,6 @@ from math import sqrt
 from rich.cells import cell_len
 
 from agentlightning.ledger import outcome
-from agentlightning.metrics.state import number, plural
 from agentlightning.picture import CELL, FONT, INK, SMALL, Area, Line, Picture, Rect, Shape, Words
 from agentlightning.run import AttemptTrace
 from agentlightning.show import advantage_of, short_rollout
@@ -23,16 +22,12 @@ from agentlightning.show_trace import (
     NodeFacts,
     RolloutView,
     calls_text,
-    clip,
-    fitting,
     head_rewards,
     node_facts,
-    one_line,
-    printable,
     reward_text,
-    shorten,
     weight_text,
 )
+from agentlightning.text import clip, fitting, number, one_line, plural, printable, shorten
 from agentlightning.types import CallStatus, Failure, Reward
 
 WHOLE_CHAIN = 9

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agentlightning.config import RunConfig
 from agentlightning.engines.base import Engine, SampleRequest
 from agentlightning.errors import AgentLightningError, ContextLengthError
-from agentlightning.show_trace import printable
+from agentlightning.text import printable
 from agentlightning.types import FinishReason, Message, SamplingParams
 
 if TYPE_CHECKING:

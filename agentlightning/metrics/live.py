@@ -20,19 +20,8 @@ from rich.text import Text
 
 from agentlightning.metrics.plain import PlainView
 from agentlightning.metrics.progress import Progress, SilentView
-from agentlightning.metrics.state import (
-    ASCII_BLOCKS,
-    BLOCKS,
-    RunState,
-    counts,
-    duration,
-    failures,
-    number,
-    score,
-    short_path,
-    sparkline,
-    summary,
-)
+from agentlightning.metrics.state import ASCII_BLOCKS, BLOCKS, RunState, counts, failures, score, sparkline, summary
+from agentlightning.text import duration, number, short_path
 from agentlightning.types import Json, Rollout, RunRecord
 
 NARROW = 44

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from agentlightning.metrics.state import RunState, counts, plural, score, short_path, step_line, summary
+from agentlightning.metrics.state import RunState, counts, score, step_line, summary
+from agentlightning.text import plural, short_path
 from agentlightning.types import Json, Rollout, RunRecord
 
 

@@ -6,10 +6,10 @@ import statistics
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import cast
 
 from agentlightning.ledger import describe_external, outcome
+from agentlightning.text import duration, number, plural
 from agentlightning.types import Json, Mode, Rollout, RunRecord
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -99,18 +99,6 @@ class RunState:
 # --------------------------------------------------------------------------- texts
 
 
-def duration(seconds: float) -> str:
-    """``4.2 s``, ``1:20``, ``2:03:00``."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def sparkline(values: Sequence[float], width: int, glyphs: str = BLOCKS) -> str:
     """The last ``width`` values as bars between the smallest and the largest of them."""
     shown = list(values)[-width:] if width > 0 else []
@@ -128,21 +116,11 @@ def counts(values: Mapping[str, float], *, skip: str = "") -> str:
     return ", ".join(f"{number:,} {key}" for number, key in kept)
 
 
-def plural(number: int, noun: str) -> str:
-    """``1 step``, ``2 steps``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def score(evaluation: Mapping[str, Json]) -> str:
     """``0.712 [0.650, 0.768]``."""
     low, high = evaluation.get("low"), evaluation.get("high")
     text = f"{number(evaluation['mean'])}"
     return text if low is None or high is None or low != low else f"{text} [{number(low)}, {number(high)}]"
-
-
-def number(value: float) -> str:
-    """A score with three decimals, or four significant digits where it is large."""
-    return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
 
 
 def failures(outcomes: Mapping[str, int]) -> dict[str, int]:
@@ -210,12 +188,3 @@ def summary(result: Mapping[str, Json]) -> list[tuple[str, str]]:
         if result.get(key):
             lines.append((label, str(result[key])))
     return lines
-
-
-def short_path(path: str | Path) -> str:
-    """A path relative to the working directory where it lies below it."""
-    path = Path(path)
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

@@ -16,8 +16,9 @@ from agent import calculator
 from tasks import problems
 
 from agentlightning import GRPO, FitResult, Trainer
-from agentlightning.show_trace import load_decoder, printable
+from agentlightning.show_trace import load_decoder
 from agentlightning.store import open_store
+from agentlightning.text import printable
 
 SMOLLM2 = Path(__file__).resolve().parents[2] / "scripts" / "smollm2.py"
 

@@ -14,7 +14,8 @@ from typer.testing import CliRunner, Result
 
 from agentlightning.cli.app import app
 from agentlightning.show import RunView, render_run
-from agentlightning.show_trace import load_decoder, shorten
+from agentlightning.show_trace import load_decoder
+from agentlightning.text import shorten
 from agentlightning.types import RunRecord, RunStatus
 from tests.cli.conftest import RUN_ID, Agl
 

@@ -19,7 +19,8 @@ from rich.console import Console
 
 from agentlightning.metrics import LiveView, PlainView, Progress, SilentView, make_progress
 from agentlightning.metrics.live import render
-from agentlightning.metrics.state import ASCII_BLOCKS, BLOCKS, RunState, counts, duration, sparkline, step_line, summary
+from agentlightning.metrics.state import ASCII_BLOCKS, BLOCKS, RunState, counts, sparkline, step_line, summary
+from agentlightning.text import duration
 from agentlightning.types import Failure, Mode, Reason, Rollout, RunRecord, RunStatus, Status
 
 ROOT = Path(__file__).parents[2]
