@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agentlightning.logs import configure_logger
     from agentlightning.resources import LLM, Dataset, NamedResources, PromptTemplate, ProxyLLM
     from agentlightning.rewards import emit_reward
+    from agentlightning.task_files import load_tasks
     from agentlightning.trainer import FitResult, Trainer
     from agentlightning.types import Attempt, Rollout
 
@@ -38,6 +39,7 @@ __all__ = [
     "configure_logger",
     "emit_reward",
     "llm_rollout",
+    "load_tasks",
     "prompt_rollout",
     "rollout",
 ]
@@ -58,6 +60,7 @@ _HOME = {
     "configure_logger": "logs",
     "emit_reward": "rewards",
     "llm_rollout": "agent",
+    "load_tasks": "task_files",
     "prompt_rollout": "agent",
     "rollout": "agent",
 }

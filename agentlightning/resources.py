@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
-from agentlightning.errors import ConfigError, MissingExtra
+from agentlightning.errors import ConfigError, MissingExtra, TaskError
+from agentlightning.json_values import exact_json
 from agentlightning.types import Json
 
 Item_co = TypeVar("Item_co", covariant=True)
@@ -24,10 +25,6 @@ POLICY = "main"
 """The name of the policy that an LLM without an endpoint is."""
 SHORTEST_KEY = 12
 """Characters from which an API key is a secret: shorter ones ("EMPTY", "none") are what endpoints without keys are given, and are ordinary words."""
-
-
-MOST_LEVELS = 128
-"""How deep a JSON value that is recorded may be nested."""
 
 
 class Dataset(Protocol[Item_co]):
@@ -179,9 +176,10 @@ def _encode(name: str, value: object) -> Json:
         return {**served, "model": value.model, "sampling_parameters": dict(value.sampling_parameters)}
     if isinstance(value, PromptTemplate):
         return {"template": value.template, "engine": value.engine}
-    if is_json(value):
-        return {"value": value}
-    raise ConfigError(f"resource {name!r} is a {type(value).__name__}: expected an LLM, a PromptTemplate or a JSON value")
+    try:
+        return {"value": exact_json(value, f"resources[{name!r}]")}
+    except TaskError as error:
+        raise ConfigError(f"{error} (a resource is an LLM, a PromptTemplate or a JSON value)") from None
 
 
 def _decode(value: Json) -> Any:
@@ -226,37 +224,3 @@ def _check_external(name: str, llm: LLM) -> None:
         raise ConfigError(f"resource {name!r}: the api_key holds characters that no HTTP header can carry")
     if not name or not name.isprintable():
         raise ConfigError(f"resource {name!r}: agents call an external model by this name: use a printable one")
-
-
-def is_json(value: object, depth: int = MOST_LEVELS) -> bool:
-    """Whether a value is plain JSON as it stands, of which the record gives back exactly the same.
-
-    A tuple is not (it would come back as a list), nor NaN, an integer of more than 64 bits, half of a surrogate pair, numpy's numbers, or what is nested more
-    than ``depth`` levels deep.
-    """
-    if value is None or isinstance(value, bool):
-        return True
-    if isinstance(value, int):
-        return -(2**63) <= value < 2**64
-    if isinstance(value, str):
-        return _is_text(value)
-    if type(value) is float:
-        return value - value == 0
-    if depth == 0:
-        return False
-    if isinstance(value, list):
-        return all(is_json(item, depth - 1) for item in cast("list[object]", value))
-    if isinstance(value, dict):
-        items = cast("dict[object, object]", value).items()
-        return all(type(key) is str and _is_text(key) and is_json(item, depth - 1) for key, item in items)
-    return False
-
-
-def _is_text(value: str) -> bool:
-    if value.isascii():
-        return True
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

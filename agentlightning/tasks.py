@@ -1,98 +1,100 @@
-"""Tasks: reads data sets from files, checks them, and splits them. A task is any JSON value; what a field means is between the user's files and agent.
+"""Tasks: takes a data set of any kind as a list of JSON values, or says in one sentence what would do, and splits it.
 
-Nothing here guesses: a file or list that cannot be used is refused with the place and the text that is wrong.
+A file's path is read by task_files.py. Imports none of the libraries whose tables it recognises.
 """
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from agentlightning.errors import TaskError
-from agentlightning.resources import is_json
+from agentlightning.json_values import comes_from, exact_json, kind_of
+from agentlightning.task_files import load_tasks as load_tasks
 from agentlightning.types import Json
 
 T = TypeVar("T")
 
+Tasks: TypeAlias = "Sequence[Json] | str | Path"
+"""What is taken where tasks are: values, or the path of a file with them."""
 
-def load_tasks(path: str | Path) -> list[Json]:
-    """Tasks from a file: one JSON value a line (blank lines are skipped), or one JSON list.
 
-    Raises TaskError for a file that cannot be read, is not UTF-8, holds no task, or has a bad line: with its number and first 80 characters.
+def check_tasks(tasks: object, name: str = "tasks", most: int | None = None) -> list[Json]:
+    """The first ``most`` tasks (None: all) of any sequence-like data set, or of the file at a path, as a list of plain JSON values.
+
+    Raises TaskError, naming ``name``, for what is no data set, an empty one, or a task that is not JSON, with its exact place.
     """
-    path = Path(path).expanduser()
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise TaskError(f"task file {path} cannot be read: {error.strerror or error}") from error
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise TaskError(f"task file {path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x}); save it as UTF-8") from error
-    tasks = _lines(text, path) if not text.lstrip().startswith("[") else _list(text, path)
-    if not tasks:
-        raise TaskError(f"task file {path} holds no task: expected one JSON value a line, or a JSON list")
-    return tasks
-
-
-def _list(text: str, path: Path) -> list[Json]:
-    """A file that begins with a bracket: one list of tasks, or lines of which the first is a task that is a list."""
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        first = text.lstrip().split("\n", 1)[0]
-        try:
-            json.loads(first, parse_constant=_refuse)
-        except (ValueError, RecursionError):
-            number = error.lineno if isinstance(error, json.JSONDecodeError) else 1
-            raise _bad_line(path, number, text.split("\n")[number - 1], error) from error
-        return _lines(text, path)
-
-
-def _lines(text: str, path: Path) -> list[Json]:
-    tasks: list[Json] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            tasks.append(json.loads(line, parse_constant=_refuse))
-        except (ValueError, RecursionError) as error:
-            raise _bad_line(path, number, line, error) from error
-    return tasks
-
-
-def _bad_line(path: Path, number: int, line: str, error: Exception) -> TaskError:
-    why = f"not JSON ({error.msg}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else str(error)
-    return TaskError(f"task file {path}, line {number}: {why}: {line.strip()[:80]}")
-
-
-def _refuse(constant: str) -> Json:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def check_tasks(tasks: object, name: str = "tasks") -> list[Json]:
-    """The tasks of any sequence-like data set as a list. Raises TaskError, naming ``name``, for what is no data set, an empty one, or a task that is not JSON."""
-    if tasks is None:
-        raise TaskError(f"no tasks: pass {name}, a list of JSON values")
-    kind = type(tasks).__name__
-    hint = "; load_tasks(PATH) reads a file" if isinstance(tasks, str) else ""
-    if isinstance(tasks, str | bytes | Mapping) or not (hasattr(tasks, "__len__") and hasattr(tasks, "__getitem__")):
-        raise TaskError(f"{name} is a {kind}: expected a list of JSON values, or anything with a length and items by position{hint}")
+    refuse_other_kinds(tasks, name)
+    if isinstance(tasks, str | Path):
+        tasks = load_tasks(tasks)
     sized = cast("Sequence[Any]", tasks)
+    count = len(sized) if most is None else min(len(sized), most)
+    # A Hugging Face data set is read many times faster in order than by position.
+    rows: Iterable[Any] = islice(cast("Iterable[Any]", sized), count) if comes_from(sized, "datasets") else (sized[i] for i in range(count))
+    items: list[Json] = []
     try:
-        items = [sized[i] for i in range(len(sized))]
+        for position, row in enumerate(rows):
+            if row is None:
+                raise TaskError(f"{name}[{position}] is None: a task is what the agent is handed; leave it out")
+            items.append(exact_json(row, f"{name}[{position}]"))
     except (LookupError, TypeError) as error:
-        raise TaskError(f"{name} is a {kind} without items by position: pass a list of JSON values") from error
+        raise TaskError(f"{name} is {kind_of(tasks)} without items by position: pass a list of JSON values") from error
     if not items:
         raise TaskError(f"{name} is empty: there is nothing to run")
-    for position, task in enumerate(items):
-        if not is_json(task):
-            raise TaskError(f"{name}[{position}] is not a JSON value ({type(task).__name__}): {' '.join(repr(task).split())[:80]}")
     return items
+
+
+def refuse_other_kinds(tasks: object, name: str) -> None:
+    """Raises TaskError for what is no data set, as far as that shows without reading it: with what would be one."""
+    if tasks is None:
+        raise TaskError(f"no tasks: pass {name}, a list of JSON values or the path of a file")
+    if isinstance(tasks, str):
+        if tasks.startswith(("{", "[")) or "\n" in tasks:
+            raise TaskError(f"{name} is JSON as text: pass json.loads(...), or the path of a file")
+        if "://" in tasks:
+            raise TaskError(f"{name}={tasks!r:.200} is a URL: download the file first, and pass its path")
+        return
+    if isinstance(tasks, Path):
+        return
+    remedy = _remedy(tasks)
+    if remedy is not None:
+        raise TaskError(f"{name} is {kind_of(tasks)}: {remedy}")
+
+
+def _remedy(tasks: object) -> str | None:
+    """What would be a data set, for what is none."""
+    if isinstance(tasks, type):
+        return "pass the tasks, a list of JSON values, not a class"
+    if isinstance(tasks, Mapping):
+        table = cast("Mapping[Any, Any]", tasks)
+        if comes_from(table, "datasets"):
+            return f"pass one of its splits, such as {name_of_first(table)}"
+        columns = {len(cast("Sequence[Any]", value)) for value in table.values() if isinstance(value, list | tuple)}
+        if len(table) > 1 and len(columns) == 1 and all(isinstance(value, list | tuple) for value in table.values()):
+            return "one list for each column; pass a list of rows, [dict(zip(d, row)) for row in zip(*d.values())]"
+        return "a data set is a list of tasks; for this one task pass [task], for its values list(tasks.values())"
+    for method, how in (("to_dicts", "df.to_dicts()"), ("to_pylist", "table.to_pylist()")):
+        if callable(getattr(tasks, method, None)):
+            return f"pass {how}"
+    if callable(getattr(tasks, "to_dict", None)) and hasattr(tasks, "columns"):
+        return 'pass df.to_dict("records")'
+    if comes_from(tasks, "pandas"):
+        return "pass .to_list()"
+    if isinstance(tasks, set | frozenset):
+        return "it has no order that a resumed run could keep; pass sorted(...), a list"
+    if isinstance(tasks, Iterator) or (hasattr(tasks, "__iter__") and not hasattr(tasks, "__len__")):
+        return "it can be read only in turn, and tasks are taken in many orders; pass list(...)"
+    if isinstance(tasks, bytes | bytearray) or not (hasattr(tasks, "__len__") and hasattr(tasks, "__getitem__")):
+        return "expected a list of JSON values, the path of a file, or anything with a length and items by position"
+    return None
+
+
+def name_of_first(splits: Mapping[Any, Any]) -> str:
+    """How the split that most likely is meant is written."""
+    return f"dataset[{'train' if 'train' in splits else next(iter(splits), 'train')!r}]"
 
 
 def split(tasks: Sequence[T], fraction: float, *, seed: int = 0) -> tuple[list[T], list[T]]:
@@ -100,7 +102,7 @@ def split(tasks: Sequence[T], fraction: float, *, seed: int = 0) -> tuple[list[T
 
     Raises TaskError for a fraction outside 0 to 1.
     """
-    if not 0 <= fraction <= 1:
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:  # pyright: ignore[reportUnnecessaryIsInstance]  # users are not type-checked
         raise TaskError(f"split(fraction={fraction!r}): expected a share between 0 and 1")
     count = len(tasks)
     chosen = set(random.Random(seed).sample(range(count), round(count * fraction)))

@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -25,7 +25,7 @@ from agentlightning.resources import POLICY, NamedResources, refuse_clash
 from agentlightning.result import Evaluation, FitResult
 from agentlightning.run import Run, StopRequested
 from agentlightning.spellings.absent import find
-from agentlightning.tasks import check_tasks
+from agentlightning.tasks import Tasks, check_tasks
 from agentlightning.types import Json, Mode, RunStatus
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ _NO_PART_YET = {
     "store": "set store={'url': 'sqlite:///...'} instead of handing over an object",
     "dev": "call trainer.dev(agent, tasks)",
 }
+
+_ONLY_TASKS = {Mode.DEV: "tasks", Mode.VAL: "tasks"}
+"""What the tasks are called where one data set is passed."""
 
 
 class Trainer:
@@ -61,8 +64,8 @@ class Trainer:
         config: RunConfig | Mapping[str, Json] | str | Path | Resolved | None = None,
         n_runners: int | None = None,
         n_workers: int | None = None,
-        train_dataset: Sequence[Json] | None = None,
-        val_dataset: Sequence[Json] | None = None,
+        train_dataset: Tasks | None = None,
+        val_dataset: Tasks | None = None,
         num_epochs: int | None = None,
         max_tasks: int | None = None,
         max_rollouts: int | None = None,
@@ -104,15 +107,15 @@ class Trainer:
     def fit(
         self,
         agent: Any,
-        train_dataset: Sequence[Json] | str | None = None,
-        val_dataset: Sequence[Json] | None = None,
+        train_dataset: Tasks | None = None,
+        val_dataset: Tasks | None = None,
         *,
-        val_data: Sequence[Json] | None = None,
+        val_data: Tasks | None = None,
         resume: bool | str = False,
     ) -> FitResult:
         """Trains ``agent`` on ``train_dataset`` and returns the result.
 
-        ``agent`` is a function, a ``LitAgent``, or ``"FILE.py:name"``. Tasks are JSON values. ``val_dataset`` (or ``val_data``) is scored before and after.
+        ``agent`` is a function, a ``LitAgent``, or ``"FILE.py:name"``. Tasks are JSON values, or the path of a file with them. ``val_dataset`` (or ``val_data``) is scored before and after.
         ``resume`` True goes on with the latest unfinished run of the same name in the same output folder, or with the run of the given id. Ctrl-C once saves a checkpoint and
         returns; a second time stops at once.
 
@@ -125,15 +128,15 @@ class Trainer:
         """``fit`` as a coroutine, on the data sets the constructor got."""
         return await self._fit(agent, None, None, resume)
 
-    def evaluate(self, agent: Any, tasks: Sequence[Json] | None = None) -> Evaluation:
+    def evaluate(self, agent: Any, tasks: Tasks | None = None) -> Evaluation:
         """Scores ``agent`` with the model as it is, with the evaluation settings, on ``tasks`` (default: the validation data set)."""
         return _run_sync(self._evaluate(agent, tasks))
 
-    def validate(self, agent: Any, tasks: Sequence[Json] | None = None) -> Evaluation:
+    def validate(self, agent: Any, tasks: Tasks | None = None) -> Evaluation:
         """The same as ``evaluate``."""
         return self.evaluate(agent, tasks)
 
-    def dev(self, agent: Any, tasks: Sequence[Json] | None = None, n: int = 3) -> DevReport:
+    def dev(self, agent: Any, tasks: Tasks | None = None, n: int = 3) -> DevReport:
         """Runs ``n`` rollouts without training, and prints and returns what was called, recorded and scored, and everything that would keep this agent from
         being trained."""
         report = _run_sync(self._dev(agent, tasks, n))
@@ -145,9 +148,7 @@ class Trainer:
 
     # ------------------------------------------------------------------ how it goes
 
-    async def _fit(
-        self, agent: Any, train_dataset: Sequence[Json] | str | None, val_dataset: Sequence[Json] | None, resume: bool | str
-    ) -> FitResult:
+    async def _fit(self, agent: Any, train_dataset: Tasks | None, val_dataset: Tasks | None, resume: bool | str) -> FitResult:
         plan = self._plan(agent, train_dataset, val_dataset, resume=resume)
         async with open_run(plan) as run, _stop_on_ctrl_c(run):
             status, stopped_by = RunStatus.FINISHED, None
@@ -164,8 +165,8 @@ class Trainer:
             run.progress.finished(result.to_json())
             return result
 
-    async def _evaluate(self, agent: Any, tasks: Sequence[Json] | None) -> Evaluation:
-        plan = self._plan(agent, [], tasks if tasks is not None else self.val_dataset, mode=Mode.VAL)
+    async def _evaluate(self, agent: Any, tasks: Tasks | None) -> Evaluation:
+        plan = self._plan(agent, None, tasks, mode=Mode.VAL)
         async with open_run(plan) as run, _stop_on_ctrl_c(run):
             run.progress.run_started(run.record, 0)
             try:
@@ -176,11 +177,11 @@ class Trainer:
             await run.end(RunStatus.FINISHED)
             return evaluation
 
-    async def _dev(self, agent: Any, tasks: Sequence[Json] | None, n: int) -> DevReport:
+    async def _dev(self, agent: Any, tasks: Tasks | None, n: int) -> DevReport:
         from agentlightning.dev import dev_report
         from agentlightning.templates import describe
 
-        plan = self._plan(agent, tasks, [], mode=Mode.DEV)
+        plan = self._plan(agent, tasks, None, mode=Mode.DEV)
         async with open_run(plan) as run, _stop_on_ctrl_c(run):
             interrupted = False
             try:
@@ -207,14 +208,14 @@ class Trainer:
     def _plan(
         self,
         agent: Any,
-        train: Sequence[Json] | str | None,
-        val: Sequence[Json] | None,
+        train: Tasks | None,
+        val: Tasks | None,
         *,
         mode: Mode = Mode.TRAIN,
         resume: bool | str = False,
     ) -> Plan:
         """Everything checked that can be checked before a model is loaded."""
-        if isinstance(train, str):
+        if isinstance(train, str) and train.startswith(("http://", "https://")):
             raise ConfigError(
                 f"fit(agent, {train!r}): joining a running server as workers has no part behind it in this version; pass the tasks"
             )
@@ -224,23 +225,23 @@ class Trainer:
             self.algorithm.check(self.config)
         refuse_clash(NamedResources(self.resources).external(), {POLICY})
         spec: AgentSpec = as_agent(agent)
-        train = self.train_dataset if train is None else train
+        train_tasks: list[Json] = []
         if mode is not Mode.VAL:
-            train = check_tasks(train, "train_dataset")[: self.max_tasks]
-        val = self.val_dataset if val is None else val
-        if mode is Mode.TRAIN and self.config.evaluation.every and not val:
+            name, given = ("train_dataset", self.train_dataset) if train is None else (_ONLY_TASKS.get(mode, "train_dataset"), train)
+            train_tasks = check_tasks(given, name, self.max_tasks)
+        name, given = ("val_dataset", self.val_dataset) if val is None else (_ONLY_TASKS.get(mode, "val_dataset"), val)
+        val_tasks = check_tasks(given, name) if mode is Mode.VAL or (mode is Mode.TRAIN and given is not None) else []
+        if mode is Mode.TRAIN and self.config.evaluation.every and not val_tasks:
             raise ConfigError(
                 f"evaluation.every={self.config.evaluation.every} needs validation tasks: pass val_dataset (--val), or leave it out"
             )
-        if mode is Mode.VAL or (val is not None and len(val)):
-            val = check_tasks(val, "val_dataset")
         return Plan(
             mode=mode,
             agent=spec,
             config=self.config,
             resolved=self.resolved,
-            train=train or [],
-            val=val or [],
+            train=train_tasks,
+            val=val_tasks,
             grader=self.grader,
             resources=self.resources,
             resume=resume,

@@ -90,8 +90,10 @@ def root(
 def train(
     agent: AGENT,
     model: MODEL = None,
-    tasks: Annotated[Path | None, typer.Option(help="Training tasks, one JSON value a line.", show_default=False)] = None,
-    val: Annotated[Path | None, typer.Option(help="Tasks that are scored before and after.", show_default=False)] = None,
+    tasks: Annotated[Path | None, typer.Option(help="Training tasks: JSON lines, JSON, CSV, TSV or Parquet.", show_default=False)] = None,
+    val: Annotated[
+        Path | None, typer.Option(help="Tasks that are scored before and after: a file as for --tasks.", show_default=False)
+    ] = None,
     config: CONFIG = None,
     set_: SET = None,
     name: NAME = None,
@@ -133,7 +135,7 @@ def train(
 def evaluate(
     agent: AGENT,
     model: MODEL = None,
-    tasks: Annotated[Path | None, typer.Option(help="Tasks, one JSON value a line.", show_default=False)] = None,
+    tasks: Annotated[Path | None, typer.Option(help="Tasks: JSON lines, JSON, CSV, TSV or Parquet.", show_default=False)] = None,
     config: CONFIG = None,
     set_: SET = None,
     name: NAME = None,
@@ -156,7 +158,7 @@ def evaluate(
 def dev(
     agent: AGENT,
     model: MODEL = None,
-    tasks: Annotated[Path | None, typer.Option(help="Tasks, one JSON value a line.", show_default=False)] = None,
+    tasks: Annotated[Path | None, typer.Option(help="Tasks: JSON lines, JSON, CSV, TSV or Parquet.", show_default=False)] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Rollouts to run.")] = 3,
     config: CONFIG = None,
     set_: SET = None,

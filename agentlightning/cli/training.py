@@ -20,12 +20,8 @@ INTERRUPTED = 130
 def train(
     resolved: Resolved, agent: str, *, tasks: Path | None, val: Path | None, grader: str | None, resume: str | None, json: bool
 ) -> int:
-    from agentlightning.tasks import load_tasks
-
     trainer = _trainer(resolved, grader, result_only=json)
-    train_tasks = load_tasks(_needed(tasks, "train"))
-    val_tasks = load_tasks(val) if val is not None else None
-    result = trainer.fit(agent, train_tasks, val_dataset=val_tasks, resume=True if resume == "latest" else resume or False)
+    result = trainer.fit(agent, _needed(tasks, "train"), val_dataset=val, resume=True if resume == "latest" else resume or False)
     if json:
         write_json(result.to_json())
     interrupted = result.status is RunStatus.STOPPED and result.stopped_by == "interrupted"
@@ -33,19 +29,15 @@ def train(
 
 
 def evaluate(resolved: Resolved, agent: str, *, tasks: Path | None, grader: str | None, json: bool) -> int:
-    from agentlightning.tasks import load_tasks
-
     trainer = _trainer(resolved, grader, result_only=True)
-    evaluation = trainer.evaluate(agent, load_tasks(_needed(tasks, "eval")))
+    evaluation = trainer.evaluate(agent, _needed(tasks, "eval"))
     write_json(evaluation.to_json()) if json else write(str(evaluation))
     return 0
 
 
 def dev(resolved: Resolved, agent: str, *, tasks: Path | None, n: int, grader: str | None, json: bool) -> int:
-    from agentlightning.tasks import load_tasks
-
     trainer = _trainer(resolved, grader, result_only=json)
-    report = trainer.dev(agent, load_tasks(_needed(tasks, "dev")), n)
+    report = trainer.dev(agent, _needed(tasks, "dev"), n)
     write_json(report.to_json()) if json else write(report)
     return INTERRUPTED if report.interrupted else 0 if report.trainable else 1
 
@@ -65,5 +57,5 @@ def _trainer(resolved: Resolved, grader: str | None, *, result_only: bool) -> Tr
 
 def _needed(tasks: Path | None, command: str) -> Path:
     if tasks is None:
-        raise ConfigError(f"agl {command} needs --tasks FILE.jsonl, one JSON value a line")
+        raise ConfigError(f"agl {command} needs --tasks FILE: JSON lines, a JSON list, CSV, TSV or Parquet")
     return tasks

@@ -19,8 +19,9 @@ from typing import Any, cast
 
 from agentlightning.agent import Agent, AttemptView, Handed, RolloutView
 from agentlightning.errors import ConfigError, RewardError
+from agentlightning.json_values import is_json
 from agentlightning.loading import describe, user_traceback, where
-from agentlightning.resources import LLM, MAIN, SHORTEST_KEY, ExternalLLM, NamedResources, ProxyLLM, is_json
+from agentlightning.resources import LLM, MAIN, SHORTEST_KEY, ExternalLLM, NamedResources, ProxyLLM
 from agentlightning.rewards import check_reward, is_number, why_not
 from agentlightning.types import Attempt, Failure, Json, Mode, Reason, Rollout
 

@@ -80,7 +80,7 @@ def test_a_recorded_template_replaces_the_given_one_and_models_keep_their_keys()
 
 
 def test_a_resource_that_is_no_resource_is_refused_by_name():
-    with pytest.raises(ConfigError, match=r"'handle' is a object"):
+    with pytest.raises(ConfigError, match=r"^resources\['handle'\] is an object: .*an LLM, a PromptTemplate or a JSON value"):
         NamedResources(handle=object()).to_json()
 
 
