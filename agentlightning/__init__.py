@@ -6,10 +6,13 @@ it may import nothing of the package, and nothing from outside the standard libr
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
     from agentlightning.agent import LitAgent, llm_rollout, prompt_rollout, rollout
     from agentlightning.algorithms.grpo import GRPO
     from agentlightning.config import RunConfig
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
     from agentlightning.trainer import FitResult, Trainer
     from agentlightning.types import Attempt, Rollout
 
-__version__ = "0.3.0.dev0"
+__version__ = "0.3.1"
+# Above 0.3.0, which is another package of this name on the public index: an upgrade would replace a version below it. Below 0.4, which programs for this name require.
 
 __all__ = [
     "GRPO",
@@ -66,31 +70,33 @@ _HOME = {
 }
 """The module, inside the package, that each public name comes from."""
 
-_NOT_YET = {
-    "AgentOpsTracer": "leave the tracer out: the endpoint records every call",
-    "OtelTracer": "leave the tracer out: the endpoint records every call",
-    "RolloutConfig": "deadlines and attempts are settings of the run (RunConfig.runner)",
-    "Span": "rollouts are recorded as trace trees; return a number from the agent or call emit_reward",
-    "Triplet": "return a number from the agent or call emit_reward; the endpoint records the tokens",
-    "VERL": "use GRPO(...) and RunConfig for its settings",
-    "emit_annotation": "only rewards can be emitted (emit_reward)",
-    "emit_exception": "raise it: the rollout fails with its traceback",
-    "emit_message": "only rewards can be emitted (emit_reward)",
-    "emit_object": "only rewards can be emitted (emit_reward)",
-    "reward": "return the number from the agent or call emit_reward",
-}
-"""Names that programs written for this package import and that have no part behind them yet, with what to do instead."""
-
 
 def __getattr__(name: str) -> object:
     if name in _HOME:
         value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
         globals()[name] = value
         return value
-    if name in _NOT_YET:
-        # An AttributeError would lose the sentence: `from agentlightning import X` replaces its text.
-        raise ImportError(f"agentlightning {__version__} has no {name} yet: {_NOT_YET[name]}", name=__name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    sentence = None
+    if not name.startswith("_"):
+        from agentlightning.spellings.paths import why_no_module
+
+        sentence = why_no_module(f"{__name__}.{name}")
+    raise AttributeError(sentence or f"module {__name__!r} has no attribute {name!r}", name=name)
+
+
+class _Absent:
+    """Asked when Python has found no such module of this package: one that programs import and that is not here is refused with a sentence."""
+
+    @staticmethod
+    def find_spec(fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if not fullname.startswith(f"{__name__}."):
+            return None
+        from agentlightning.spellings.paths import spec_of
+
+        return spec_of(fullname)
+
+
+sys.meta_path.append(_Absent)
 
 
 def __dir__() -> list[str]:

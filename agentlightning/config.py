@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agentlightning.config_sources import reference as reference
     from agentlightning.config_sources import resolve as resolve
 
+__path__: list[str] = []  # so that what is not in here is refused with its sentence (spellings/paths.py)
 _IN_SOURCES = ("Resolved", "describe_run", "reference", "resolve")
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from agentlightning.dev import DevReport
     from agentlightning.metrics import Progress
 
+__path__: list[str] = []  # so that what is not in here is refused with its sentence (spellings/paths.py)
 T = TypeVar("T")
 
 _NO_PART_YET = {

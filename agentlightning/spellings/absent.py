@@ -261,7 +261,13 @@ ABSENT: tuple[Absent, ...] = (
         "Types of other versions of this package",
         "tasks are plain JSON values and resources plain objects (LLM, PromptTemplate, or JSON): leave it out",
         "RolloutRawResult RolloutV2 RolloutLegacy RolloutMode RolloutStatus AttemptedRollout AttemptStatus Task TaskInput TaskIfAny GenericResponse Resource ResourceUnion "
-        "ResourcesUpdate ParallelWorkerBase Hook FilterOptions PaginatedResult lightning_cli",
+        "ResourcesUpdate ParallelWorkerBase Hook FilterOptions PaginatedResult",
+    ),
+    Absent(
+        "A program's own command line of settings",
+        "settings come from a file, the environment and flags: `agl train --config FILE --set KEY=VALUE`, or Trainer(config=FILE)",
+        "lightning_cli LightningCLI HfArgumentParser TrlParser",
+        synonym=True,
     ),
     Absent(
         "Setting up logging",

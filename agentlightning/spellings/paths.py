@@ -1,0 +1,105 @@
+"""Modules that programs of this package's name import and that are not here: each import answers with a sentence instead of "No module named".
+
+The finder that asks this file is in the package itself; a path that gets a module behind it leaves the table, and a test holds that.
+"""
+
+from __future__ import annotations
+
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import NoReturn
+
+import agentlightning
+from agentlightning.spellings.absent import why
+
+_TYPES = "from agentlightning import LLM, PromptTemplate, NamedResources, Dataset, Rollout, Attempt; tasks are plain JSON values"
+_TRACERS = "leave the tracer out: the endpoint records every call (agentlightning.tracing.last_trace(), `agl trace`)"
+_STORE = "the record is a SQLite file that the run opens (agentlightning.store.open_store reads it): leave the store out"
+_ALONE = "no server is joined and none is started in this version: call Trainer(...).fit(agent, tasks), with the tasks themselves"
+_TRAINER = "from agentlightning import Trainer"
+
+MODULES = {
+    "adapter": "leave the adapter out: tokens come from the record, not from spans",
+    "algorithm": "from agentlightning import GRPO, whose settings are its arguments (docs/config.md)",
+    "client": _ALONE,
+    "cli.agentops_server": _TRACERS,
+    "cli.prometheus": "a run writes metrics.jsonl and TensorBoard files into its folder",
+    "cli.store": _STORE,
+    "cli.vllm": "the engine is inside the process that trains (docs/engine.md)",
+    "dashboard": "`agl runs` and `agl show RUN` list what is recorded",
+    "emitter": "from agentlightning import emit_reward; nothing but rewards is emitted",
+    "env_var": "settings are read from AGL_ variables, such as AGL_LEARNER__LR=1e-5 (docs/config.md)",
+    "execution": "Trainer runs the agents, in threads or processes (runner.isolation): leave the strategy out",
+    "instrumentation": "nothing has to be instrumented: the endpoint records every call",
+    "litagent": "from agentlightning import LitAgent, rollout, llm_rollout, prompt_rollout",
+    "llm_proxy": "the run opens the endpoint itself: an agent with a parameter llm is handed its address",
+    "logging": "from agentlightning import configure_logger",
+    "reward": "return the number from the agent, or from agentlightning import emit_reward",
+    "runner": "Trainer runs the agents: trainer.dev(agent, tasks) for a few rollouts without training",
+    "semconv": "spans are not made: the endpoint records every call",
+    "server": _ALONE,
+    "store.client_server": _STORE,
+    "store.collection": _STORE,
+    "store.collection_based": _STORE,
+    "store.listener": _STORE,
+    "store.memory": _STORE,
+    "store.mongo": _STORE,
+    "store.threading": _STORE,
+    "store.utils": _STORE,
+    "tracer.agentops": _TRACERS,
+    "tracer.base": _TRACERS,
+    "tracer.dummy": _TRACERS,
+    "tracer.http": _TRACERS,
+    "tracer.otel": _TRACERS,
+    "tracer.triplet": "return a number from the agent, or call emit_reward: the endpoint records the tokens",
+    "tracer.weave": _TRACERS,
+    "trainer.init_utils": _TRAINER,
+    "trainer.legacy": _TRAINER,
+    "trainer.registry": _TRAINER,
+    "trainer.trainer": _TRAINER,
+    "types.core": _TYPES,
+    "types.legacy": _TYPES,
+    "types.resources": _TYPES,
+    "types.tracer": _TRACERS,
+    "utils": "there are no helpers for programs beside the names in agentlightning.__all__",
+    "verl": "train with `agl train` or Trainer(algorithm=GRPO(...)).fit(agent, tasks); settings are in docs/config.md",
+}
+"""By path below the package, with what to do today."""
+
+
+def why_no_module(path: str) -> str | None:
+    """The sentence for what was imported and not found, a module or a name of one (``agentlightning.types.Triplet``); None where nothing is known of it."""
+    below = path.removeprefix(f"{agentlightning.__name__}.")
+    holder, _, name = path.rpartition(".")
+    sentence = MODULES.get(below)
+    if sentence is None and name in agentlightning.__all__:
+        sentence = f"from {agentlightning.__name__} import {name}"
+    if sentence is None:
+        sentence = why(name)
+    return None if sentence is None else f"{holder} ({agentlightning.__version__}) has no {name}: {sentence}"
+
+
+def spec_of(path: str) -> ModuleSpec | None:
+    """A spec whose module cannot be loaded, for a path with a sentence. Who only looks for the module (``importlib.util.find_spec``) gets no error."""
+    sentence = why_no_module(path)
+    return None if sentence is None else ModuleSpec(path, _Refusing(sentence))
+
+
+class _Refusing(Loader):
+    def __init__(self, sentence: str) -> None:
+        self.sentence = sentence
+
+    def refuse(self, name: str) -> NoReturn:
+        # No ModuleNotFoundError: `from agentlightning.types import Triplet` would put its own words in place of one.
+        raise ImportError(self.sentence, name=name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        self.refuse(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.refuse(module.__name__)
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """What ``python -m`` asks for."""
+        self.refuse(fullname)

@@ -1,0 +1,172 @@
+"""Whatever programs of this package's name import answers with a sentence, and nothing that only looks for a module is disturbed by that."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pickle
+import pkgutil
+import re
+import subprocess
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import agentlightning
+from agentlightning.spellings.paths import MODULES, why_no_module
+
+PROGRAMS = """\
+from agentlightning import VERL
+from agentlightning import Triplet
+from agentlightning import Span, RolloutConfig
+from agentlightning import rollout, LitAgent, Trainer, emit_annotation
+from agentlightning import emit_message
+from agentlightning import emit_object
+from agentlightning import emit_exception
+from agentlightning import reward
+from agentlightning import AgentOpsTracer
+from agentlightning import OtelTracer
+from agentlightning import Tracer
+from agentlightning import APO, Baseline
+from agentlightning import algo
+from agentlightning import setup_logging
+from agentlightning import find_final_reward
+from agentlightning import operation
+from agentlightning import TracerTraceToTriplet
+from agentlightning import TraceToMessages
+from agentlightning import TripletExporter
+from agentlightning import LitAgentRunner
+from agentlightning import InMemoryLightningStore
+from agentlightning import LightningStoreClient
+from agentlightning import LightningStoreServer
+from agentlightning import DevTaskLoader
+from agentlightning import AgentLightningServer
+from agentlightning import lightning_cli
+from agentlightning import PPO
+from agentlightning import GRPOConfig, GRPOTrainer
+from agentlightning import SFTTrainer
+from agentlightning import adapter
+from agentlightning.algorithm import APO, Baseline, algo
+from agentlightning.algorithm.verl import VERL
+from agentlightning.algorithm.apo import APO
+from agentlightning.tracer import AgentOpsTracer, OtelTracer
+from agentlightning.tracer import Tracer
+from agentlightning.tracer import get_last_trace
+from agentlightning.tracer.agentops import AgentOpsTracer
+from agentlightning.tracer.triplet import TripletExporter
+from agentlightning.adapter import TracerTraceToTriplet, TraceToMessages
+from agentlightning.types import LLM, PromptTemplate, NamedResources, Dataset
+from agentlightning.types import Triplet
+from agentlightning.types import Rollout, RolloutRawResult
+from agentlightning.types import Span
+from agentlightning.litagent import LitAgent
+from agentlightning.emitter import emit_reward
+from agentlightning.reward import reward
+from agentlightning.runner import LitAgentRunner
+from agentlightning.store import InMemoryLightningStore
+from agentlightning.store.memory import InMemoryLightningStore
+from agentlightning.store.client_server import LightningStoreClient
+from agentlightning.trainer.init_utils import build_component
+from agentlightning.client import DevTaskLoader
+from agentlightning.server import AgentLightningServer
+from agentlightning.semconv import LightningSpanAttributes
+from agentlightning.env_var import LightningEnvVar
+from agentlightning.llm_proxy import LLMProxy
+from agentlightning.config import lightning_cli
+from agentlightning.verl import entrypoint
+import agentlightning.verl
+import agentlightning.instrumentation.vllm
+import agentlightning.algorithm.verl as verl
+"""
+
+
+@pytest.mark.parametrize("line", PROGRAMS.splitlines())
+def test_what_programs_import_is_refused_with_a_sentence(line: str) -> None:
+    with pytest.raises(ImportError) as refused:
+        exec(line)
+    said = str(refused.value)
+    assert re.match(r"agentlightning(\.\w+)? \(0\.3\.\d+\) has no \w+: \w[^\n]{20,}$", said), said
+    assert "No module named" not in said and refused.value.name is not None
+    assert refused.value.name not in sys.modules
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_a_path_of_the_table_has_no_module_behind_it(path: str) -> None:
+    assert not any(find_real(path, parent) for parent in [path.rpartition(".")[0]])
+    with pytest.raises(ImportError, match="has no "):
+        importlib.import_module(f"agentlightning.{path}")
+
+
+def find_real(path: str, parent: str) -> bool:
+    """Whether Python itself finds the module, or its parent has a value of that name."""
+    holder = importlib.import_module(f"agentlightning.{parent}" if parent else "agentlightning")
+    return PathFinder.find_spec(f"agentlightning.{path}", list(holder.__path__)) is not None or hasattr(holder, path.rpartition(".")[2])
+
+
+def test_a_name_that_works_here_is_pointed_to_where_it_is() -> None:
+    assert (why_no_module("agentlightning.types.LLM") or "").endswith("has no LLM: from agentlightning import LLM")
+
+
+def test_a_path_that_nobody_looks_for_is_as_unknown_as_ever() -> None:
+    with pytest.raises(ModuleNotFoundError, match="No module named 'agentlightning.no_such'"):
+        importlib.import_module("agentlightning.no_such")
+    with pytest.raises(ImportError, match="cannot import name 'no_such'"):
+        exec("from agentlightning.types import no_such")
+
+
+def test_an_attribute_that_is_absent_says_so_and_does_not_count_as_there() -> None:
+    with pytest.raises(AttributeError, match=r"has no VERL: use GRPO"):
+        _ = agentlightning.VERL
+    assert not hasattr(agentlightning, "VERL") and getattr(agentlightning, "tracers", None) is None
+    assert not hasattr(agentlightning, "__wrapped__") and not hasattr(agentlightning, "_repr_html_")
+
+
+def test_who_only_looks_for_a_module_gets_no_error() -> None:
+    for name in ("agentlightning.verl", "agentlightning.tracer.agentops", "agentlightning.types.Triplet"):
+        spec = find_spec(name)
+        assert spec is not None and spec.origin is None and not spec.submodule_search_locations, name
+    assert find_spec("agentlightning.no_such") is None and find_spec("no_such_at_all") is None
+    importlib.invalidate_caches()
+    assert importlib.metadata.version("agentlightning")
+    assert "agentlightning.verl" not in {found.name for found in pkgutil.walk_packages(agentlightning.__path__, "agentlightning.")}
+
+
+def test_who_loads_by_name_gets_the_sentence() -> None:
+    with pytest.raises(ImportError, match="has no verl: train with"):
+        pickle.loads(b"cagentlightning.verl\nVERL\n.")
+    with pytest.raises(AttributeError, match="has no verl: train with"), mock.patch("agentlightning.verl.VERL"):
+        raise AssertionError("patched what is not there")
+    with pytest.raises(ImportError, match="has no verl: train with"):
+        pkgutil.resolve_name("agentlightning.verl:VERL")
+
+
+def test_a_module_that_is_run_says_its_sentence_and_nothing_else() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "agentlightning.verl", "data.train_batch_size=32"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    assert re.fullmatch(r".*: agentlightning \(.*\) has no verl: train with `agl train`.*\n", done.stderr), done.stderr
+
+
+def test_pytest_collects_beside_the_finder(tmp_path: Path) -> None:
+    """Its import hooks, and its search for packages by name, come by the finder."""
+    (tmp_path / "test_one.py").write_text(
+        "import pytest\n"
+        "def test_one():\n"
+        "    import agentlightning\n"
+        "    with pytest.raises(ImportError, match='has no verl'):\n"
+        "        import agentlightning.verl\n"
+        "    with pytest.raises(pytest.skip.Exception):\n"
+        "        pytest.importorskip('agentlightning.verl', exc_type=ImportError)\n"
+    )
+    asked = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--doctest-modules", "test_one.py"]
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout
+    done = subprocess.run(
+        [*asked[:-1], "--pyargs", "agentlightning.verl"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 4 and "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
