@@ -116,6 +116,8 @@ class DevReport:
                 "",
                 f"Tool calls are read as {chosen['name']} ({'sure' if chosen['sure'] else 'a guess'}: {printable(str(chosen['why']))}); another: model.tool_format",
             )
+        for fitted in cast("list[str]", self.template.get("made_fit") or []):
+            yield "", f"Made fit for the chat template, which wants user and assistant to alternate: {fitted}"
         for attempt in self.attempts:
             yield from _attempt_lines(attempt)
         yield from agent_lines(self.agents, self.chosen)

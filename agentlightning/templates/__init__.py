@@ -61,6 +61,7 @@ def describe(template: Template) -> dict[str, Json]:
             "native_tools": template.native_tools,
             "native_calls": template.native_calls,
             "fallback": template.fallback,
+            "made_fit": list(template.fitted),
             "stop_tokens": [template.decode([token]) for token in template.stop_token_ids],
             "probe": asdict(template.probe),
         }

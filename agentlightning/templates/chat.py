@@ -34,17 +34,17 @@ _ANALYSIS = f"{CHANNEL}analysis"
 
 @dataclass(slots=True)
 class _Turn:
-    """A message on its way to the template: its text escaped or a marker, and which messages' samples it holds."""
+    """A message on its way to the template: its text escaped or a marker, and what the marker becomes."""
 
     role: str
     content: str
     fields: dict[str, Json] = field(default_factory=dict[str, Json])
-    samples: tuple[int, ...] = ()
-    merged: bool = False
+    place: _Place | None = None
 
     def joined(self, other: _Turn) -> _Turn:
+        """With a turn that follows it, neither of which holds a sample."""
         text = "\n\n".join(part for part in (self.content, other.content) if part)
-        return _Turn(self.role, text, {**other.fields, **self.fields}, self.samples + other.samples, True)
+        return _Turn(self.role, text, {**other.fields, **self.fields})
 
     def as_json(self) -> Json:
         return {"role": self.role, "content": self.content, **self.fields}
@@ -119,6 +119,8 @@ class ChatTemplate:
         unknown = cast("str | None", getattr(core.model, "unk_token", tokenizer.unk_token))
         self._codec = Codec(core, control, self._guard, separator=found.end_of_turn or eos, unknown=unknown)
         self._warned = False
+        self.fitted: dict[str, None] = {}
+        """What orders of roles, so far, were made fit for a template that refuses them."""
 
     def other_reasoning(self) -> ChatTemplate | None:
         """The same template with the other value of ``keep_reasoning``; None where it knows no reasoning, so that there is no other."""
@@ -139,7 +141,7 @@ class ChatTemplate:
         turns = self._turns(messages, offered, sampled, places)
         shown = offered if offered and self.native_tools and not self.probe.tools_in_system else None
         text = self._apply([turn.as_json() for turn in turns], shown, True)
-        return self._split(text, places, {i for turn in turns if turn.merged for i in turn.samples})
+        return self._split(text, places)
 
     def _apply(self, messages: Sequence[Json], tools: Sequence[Json] | None, generate: bool) -> str:
         compiled = self._with_tools if tools else self._plain
@@ -190,19 +192,17 @@ class ChatTemplate:
                 turns[-1].content += "\n" + turn.content
             else:
                 turns.append(turn)
-        return self._accepted(turns)
+        return self._alternating(self._accepted(turns), bool(offered) and self.native_tools)
 
     def _assistant(self, i: int, messages: Sequence[Message], sample: SampledTurn | None, places: dict[int, _Place]) -> _Turn:
         message = messages[i]
-        start = self.probe.after_tool if self.native_calls and i > 0 and messages[i - 1].role == "tool" else self.probe.after_user
         given = bool(message.tool_calls) and self.native_calls and self.probe.calls is not None
         if sample is None and not given:
             return self._written(message)
         reasons = self._reasons(sample.text) if sample else bool(message.reasoning) and self.probe.reasoning
         reasoning, text = ("", "") if sample else self._as_sampled(message)
-        places[i] = _Place(sample, reasoning, text, reasons, given, start)
         turn = self._given(i, message) if given else _Turn("assistant", marker("c", i))
-        turn.samples = (i,)
+        turn.place = places[i] = _Place(sample, reasoning, text, reasons, given, self.probe.after_user)
         if reasons and self.probe.reasoning_field:
             turn.fields |= dict.fromkeys(REASONING_FIELDS, marker("r", i))
         elif reasons and self.reasoning_tags and not given:
@@ -283,11 +283,13 @@ class ChatTemplate:
         return _Turn("tool", content, {key: self._guard.escape(value) for key, value in fields.items() if value})
 
     def _accepted(self, turns: list[_Turn]) -> list[_Turn]:
-        """The turns with what the template refuses or drops put where it does neither: system texts, and the same role twice in a row."""
+        """The turns with the system texts that the template refuses or drops put where it does neither."""
         found = self.probe
         accepted: list[_Turn] = []
         waiting: _Turn | None = None
-        first_system = found.system if any(turn.role == "user" for turn in turns) else found.lone_system
+        # What comes behind a sample must not change what is before it: a first system text is judged by the turn that follows it.
+        behind = next((turn.role for turn in turns if turn.role != "system"), None)
+        first_system = found.system if behind == "user" else found.lone_system
         for position, turn in enumerate(turns):
             if turn.role == "system" and not (found.later_system if position else first_system):
                 turn = _Turn("user", turn.content)
@@ -302,21 +304,46 @@ class ChatTemplate:
             accepted.append(turn)
         if waiting:
             accepted.append(waiting)
-        repeated = {"user": found.repeated_users, "assistant": found.repeated_assistants}
+        return accepted
+
+    def _alternating(self, turns: list[_Turn], tools: bool) -> list[_Turn]:
+        """The turns in an order that the template takes: where user and assistant must alternate, users in a row are joined and an empty turn stands where
+        another is missing. What is in front of an assistant's turn is the same whatever comes behind it."""
+        found = self.probe
+        opens = found.assistant_first_with_tools if tools else found.assistant_first
         result: list[_Turn] = []
-        for turn in accepted:
-            last = result[-1] if result else None
-            if last and last.role == "tool" and turn.role == "user" and not found.user_after_results:
-                result.append(_Turn("assistant", ""))  # roles must alternate, and neither text can go into the other's turn
-                last = None
-            apart = last is None or last.role != turn.role or repeated.get(turn.role, True) or "tool_calls" in {*last.fields, *turn.fields}
-            if apart or last is None:
+        last: str | None = None  # whose turn the last one was that counts
+
+        def fill(role: str, why: str) -> str:
+            self.fitted.setdefault(why)
+            result.append(_Turn(role, ""))
+            return role
+
+        for turn in (*turns, None):
+            behind = result[-1] if result else None
+            if turn is None or turn.role in ("assistant", "tool"):  # None: the reply that is about to be sampled
+                if last is None and not opens:
+                    last = fill("user", "a conversation that the user does not open begins with an empty turn of the user's")
+                elif last == "assistant" and not found.repeated_assistants and (turn is None or turn.role == "assistant"):
+                    last = fill("user", "replies in a row have an empty turn of the user's between them")
+                elif turn and turn.place and behind and behind.role == "tool":
+                    turn.place.start = found.after_tool
+            elif turn.role == "user" and behind:
+                if behind.role == "user" and not found.repeated_users:
+                    result[-1] = behind.joined(turn)
+                    continue
+                called = behind.role == "tool" or "tool_calls" in behind.fields
+                fits = found.user_after_results if behind.role == "tool" else found.user_after_calls
+                if called and not fits and (last != "assistant" or found.repeated_assistants):
+                    fill("assistant", "a user's turn behind a call has an empty reply in front of it")
+            if turn is not None:
                 result.append(turn)
-            else:
-                result[-1] = last.joined(turn)
+                # Results, and calls given as such, are none of the turns that alternate.
+                counts = turn.role == "user" or (turn.role == "assistant" and "tool_calls" not in turn.fields)
+                last = turn.role if counts else last or ("user" if turn.role != "system" else None)
         return result
 
-    def _split(self, text: str, places: Mapping[int, _Place], merged: set[int]) -> Rendering:
+    def _split(self, text: str, places: Mapping[int, _Place]) -> Rendering:
         """Cuts a rendering at its markers and makes the text around each read as it did when the sample was drawn."""
         if not places:
             return Rendering((text,))
@@ -346,8 +373,6 @@ class ChatTemplate:
                     start = openings[0]
                 elif place.sample and not self._keep_reasoning:
                     changed.setdefault("drops the reasoning of", []).append(i)
-            if i in merged:
-                changed.setdefault("cannot show apart from its neighbour", []).append(i)
             before, past = self._head(_unmarked(text[cursor:start]), place, bool(openings)), self._past_end(text, end, place)
             if before is None or past is None:
                 if place.sample is None:

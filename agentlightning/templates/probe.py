@@ -65,6 +65,10 @@ class Probe:
     repeated_users: bool
     """Two user messages in a row are both shown."""
     repeated_assistants: bool
+    assistant_first: bool
+    """A conversation may begin with the assistant, whose turn then looks as it does later."""
+    assistant_first_with_tools: bool
+    """So may one with tools."""
     tools: bool
     """A tool's name, description and parameters are shown, before the first reply."""
     tools_in_system: bool
@@ -77,6 +81,8 @@ class Probe:
     """Tool results are shown, also behind a call that was given as ``calls`` says."""
     user_after_results: bool
     """A user message right behind results is shown, with no reply in between."""
+    user_after_calls: bool
+    """So is one behind calls without a result."""
     reasoning: bool
     """It is a reasoning template: its tags are in the template or among the tokenizer's added tokens."""
     reasoning_field: bool
@@ -173,7 +179,7 @@ class _Asked:
 
 
 def probe(render: Render, guard: Guard, *, reasoning: bool, tags: Tags | None, ends: Collection[str]) -> Probe:
-    """Asks the template. ``render`` is called about sixty times. ``ends``: the tokenizer's own control tokens that end a turn.
+    """Asks the template. ``render`` is called about seventy times. ``ends``: the tokenizer's own control tokens that end a turn.
 
     Raises TemplateError where the template refuses even one user message.
     """
@@ -216,12 +222,15 @@ def probe(render: Render, guard: Guard, *, reasoning: bool, tags: Tags | None, e
         later_system=shows((_REPLY, _SYSTEM, _USER_2), [_user(), _assistant(), _system, _user(_USER_2)]),
         repeated_users=shows((_USER, _USER_2), [_user(), _user(_USER_2)]),
         repeated_assistants=shows((_REPLY, _REPLY_2), [_user(), _assistant(), _assistant(_REPLY_2), _user(_USER_2)]),
+        assistant_first=_opens(asked, None),
+        assistant_first_with_tools=_opens(asked, [_TOOL]),
         tools=tools or tools_in_system,
         tools_in_system=tools_in_system,
         call_format=call_format,
         calls=style,
         results=results,
         user_after_results=shows((_RESULT, _USER_2), [*first, _user(_USER_2)], [_TOOL]),
+        user_after_calls=shows((_USER, _USER_2), [*first[:2], _user(_USER_2)], [_TOOL]),
         reasoning=reasoning,
         reasoning_field=any(seen) or beside_calls,
         keeps_reasoning=seen[-1] if any(seen) else shows((_REASON, _REPLY), [_user(), _assistant(tagged), _user(_USER_2)]),
@@ -258,6 +267,18 @@ def _start(
         return Start(), seen
     common = _shared_start([prompt, *heads])
     return Start(prompt[len(common) :], _longest_first({head[len(common) :] for head in heads})), seen
+
+
+def _opens(asked: _Asked, tools: Sequence[Json] | None) -> bool:
+    """Whether a reply may stand before any user message, as a turn of the assistant's: some templates take the first message for the user's, whoever said it."""
+    one, two = (asked.text([_user(), _assistant(text), _user(_USER_2)], tools) for text in (_REPLY, _REPLY_2))
+    history = asked.text([_user()], tools, False)
+    head = _shared_start([one, two, asked.text([_user()], tools)]).removeprefix(history) if history else ""
+    return all(
+        asked.shows((*said, _REPLY, _USER_2), [*system, _assistant(), _user(_USER_2)], tools)
+        and asked.text([*system, _assistant(), _user(_USER_2)], tools).partition(_REPLY)[0].endswith(head)
+        for system, said in (([], ()), ([_system], (_SYSTEM,)))
+    )
 
 
 def _longest_first(heads: Collection[str]) -> tuple[str, ...]:

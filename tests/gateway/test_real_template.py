@@ -13,6 +13,7 @@ import pytest
 from agentlightning.templates import Template, load_template
 from tests.gateway.conftest import Build
 from tests.gateway.test_chat import CALCULATOR
+from tests.templates.fixtures import template_of
 from tests.tiny import CHATML, MERGES, PLAIN_CHATML, tiny_tokenizer
 
 THOUGHT = "Then the lookup: <b>in</b> all.\n\n"
@@ -174,3 +175,18 @@ async def test_a_reply_that_is_named_goes_on_with_its_own_tokens(build: Build, t
 async def posted(url: str, path: str, body: dict[str, Any]) -> Any:
     async with aiohttp.ClientSession() as client, client.post(f"{url}/{path}", json=body) as response:
         return (await response.json())["id"]
+
+
+@pytest.mark.parametrize("family", ["gemma", "mistral"])
+async def test_a_conversation_that_the_assistant_opens_goes_on_token_for_token(build: Build, family: str) -> None:
+    house = await build(template=template_of(family), script=["One.", "Two.", "Three."])
+    visit = await house.open()
+    history = [{"role": "assistant", "content": "Hello, how can I help?"}, {"role": "user", "content": "Count."}]
+    for _ in range(3):  # the second time without a word of the user's
+        history.append({"role": "assistant", "content": (await visit.ask(history)).choices[0].message.content})
+        history += [{"role": "user", "content": "Go on."}] if len(history) > 3 else []
+    calls = await visit.calls()
+    assert [call.branch for call in calls] == ["root", "continued", "continued"]
+    assert all(
+        text in house.template.decode(await visit.path_ids(calls[2].prompt_node)) for text in ("how can I help?", "Count.", "One.", "Two.")
+    )

@@ -332,13 +332,15 @@ def test_the_agents_of_a_program_are_listed_with_how_they_are_known() -> None:
     calls = (call(agent="planner"), call(1, "new", agent="agent-0a1b2c"), call(2, "new", agent="planner"))
     traces = [SimpleNamespace(attempts=[SimpleNamespace(attempt=item.attempt, calls=calls)]) for item in (first, second)]
     whole = dev_report(
-        [first, second], traces, as_agent(agents.plain), RunConfig(), template={"chosen": {"name": "hermes", "sure": False, "why": "x"}}
-    )
+        [first, second], traces, as_agent(agents.plain), RunConfig(),
+        template={"chosen": {"name": "hermes", "sure": False, "why": "x"}, "made_fit": ["replies in a row have an empty turn"]},
+    )  # fmt: skip
     text = str(whole)
     assert "2 agents make calls" in text
     assert "  planner (known by its path): 4 calls in 2 rollouts\n      You plan." in text
     assert "  agent-0a1b2c (known by its prompt and tools): 2 calls in 2 rollouts, tools search\n      You check plans." in text
     assert "Tool calls are read as hermes (a guess: x)" in text
+    assert "Made fit for the chat template, which wants user and assistant to alternate: replies in a row" in text
 
 
 def test_a_choice_of_agents_that_no_call_is_of_blocks() -> None:

@@ -12,12 +12,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentlightning.errors import TemplateError
+from agentlightning.templates import describe
 from agentlightning.templates.base import SampledTurn
 from agentlightning.templates.chat import ChatTemplate
 from agentlightning.templates.guard import MARK, unescape
 from agentlightning.types import Message, Tool, ToolCall
 from tests.templates.conversations import Conversation, conversations, harmless_text, nasty_text
-from tests.templates.fixtures import CALC, CLOCK, FAMILIES, Family, r1, template_of, thinks_first, tokenizer_of, whole
+from tests.templates.fixtures import (
+    CALC,
+    CLOCK,
+    FAMILIES,
+    GEMMA,
+    TURNS,
+    Family,
+    byte_level,
+    r1,
+    template_of,
+    thinks_first,
+    tokenizer_of,
+    whole,
+    wrap,
+)
+
+REFUSES = "{%- if messages[-1].content == 'coffee' %}{{- raise_exception('no coffee here') }}{%- endif %}"
 
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 
@@ -218,13 +235,14 @@ def test_think_tags_that_the_template_does_not_know_stay_as_sampled() -> None:
     assert spliced(rendering.texts, {1: sample}) == unescape(template.render(messages, (), {}).texts[0])
 
 
-def test_samples_that_the_template_can_only_show_joined_are_rewrites() -> None:
+def test_samples_in_a_row_stay_apart_where_roles_must_alternate() -> None:
     messages = [Message("user", "Hi"), Message("assistant", "One."), Message("assistant", "Two."), Message("user", "Three?")]
     rendering = template_of("gemma").render(
         messages, (), {1: SampledTurn("One.", "<end_of_turn>"), 2: SampledTurn("Two.", "<end_of_turn>")}
     )
-    assert rendering.rewritten == (1, 2)
-    assert "One.\n\nTwo." in template_of("gemma").render(messages, (), {}).texts[0]
+    assert rendering.rewrote is None
+    text = template_of("gemma").render(messages, (), {}).texts[0]
+    assert "One.<end_of_turn>\n<start_of_turn>user\n<end_of_turn>\n<start_of_turn>model\nTwo." in text
 
 
 # --------------------------------------------------------------------------- what templates cannot show
@@ -296,8 +314,21 @@ def test_roles_in_a_row_are_joined_where_they_must_alternate() -> None:
 
 
 def test_a_refusal_carries_the_templates_words() -> None:
-    with pytest.raises(TemplateError, match="roles must alternate"):
-        template_of("gemma").render([Message("assistant", "Hello"), Message("user", "Hi")], (), {})
+    template = ChatTemplate(
+        wrap(byte_level(TURNS, bos="<bos>"), GEMMA.replace("roles must alternate", "no tea") + REFUSES, eos="<eos>", bos="<bos>")
+    )
+    with pytest.raises(TemplateError, match="no coffee here"):
+        template.render([Message("user", "coffee")], (), {})
+
+
+def test_what_was_made_fit_is_told() -> None:
+    template = ChatTemplate(FAMILIES["mistral"].make())
+    assert describe(template)["made_fit"] == []
+    template.render([Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "Well?")], (), {})
+    assert describe(template)["made_fit"] == []
+    for _ in range(2):
+        template.render([Message("assistant", "Hello"), Message("user", "Hi")], (), {})
+    assert describe(template)["made_fit"] == ["a conversation that the user does not open begins with an empty turn of the user's"]
 
 
 def test_no_messages_and_unknown_roles_are_refused_by_name() -> None:
