@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agentlightning.config_sources import resolve as resolve
 
 __path__: list[str] = []  # so that what is not in here is refused with its sentence (spellings/paths.py)
+_SQLITE = "sqlite:///"
 _IN_SOURCES = ("Resolved", "describe_run", "reference", "resolve")
 
 
@@ -277,6 +278,29 @@ class RunConfig(Settings):
     def record_url(self) -> str:
         """Where the record is."""
         return self.store.url or f"sqlite:///{self.output_dir.expanduser().resolve() / 'record.db'}"
+
+    def anchored(self) -> RunConfig:
+        """The same settings with every path absolute: from then on the working folder, which an agent may change or delete, means nothing.
+
+        Raises ConfigError where the working folder is gone already.
+        """
+        from agentlightning.errors import ConfigError
+
+        def absolute(path: str | Path) -> Path:
+            return Path(path).expanduser().absolute()
+
+        try:
+            config = self.model_copy(update={"output_dir": absolute(self.output_dir).resolve()})
+            if (self.store.url or "").startswith(_SQLITE):
+                url = f"{_SQLITE}{absolute((self.store.url or '').removeprefix(_SQLITE))}"
+                config = config.model_copy(update={"store": self.store.model_copy(update={"url": url})})
+            if self.model.path and absolute(self.model.path).is_dir():
+                config = config.model_copy(update={"model": self.model.model_copy(update={"path": str(absolute(self.model.path))})})
+        except FileNotFoundError as error:
+            raise ConfigError(
+                "the working folder no longer exists: change into one that does, or give output_dir and model as absolute paths"
+            ) from error
+        return config
 
     @field_validator("name")
     @classmethod

@@ -22,6 +22,9 @@ def causes_of_silence(probe: AgentProbe) -> list[tuple[str, str]]:
             continue  # made from the environment, which every attempt's own process sets before it imports the module
         if in_thread:
             causes.append((made, "make it inside the agent with base_url=llm.endpoint, or use isolation='process'"))
+        elif client.origin:
+            remedy = "take it out there, or do not pass it on: OPENAI_BASE_URL is set before the module is imported"
+            causes.append((f"{made}, which stands in {client.origin}", remedy))
         elif not probe.settings:
             causes.append((made, "leave out its base_url: OPENAI_BASE_URL is set before the module is imported"))
     if in_thread and not probe.parameters & {"llm", "resources"}:
@@ -30,7 +33,13 @@ def causes_of_silence(probe: AgentProbe) -> list[tuple[str, str]]:
     unused = sorted(probe.unused & {"llm", "resources"})
     if unused and in_thread:
         causes.append((f"the agent takes {' and '.join(unused)} and never uses it", "build its client with base_url=llm.endpoint"))
-    if probe.proxies and in_thread:
-        cause = f"{', '.join(probe.proxies)} is set: clients send calls for 127.0.0.1 to that proxy"
-        causes.append((cause, "set NO_PROXY=127.0.0.1,localhost"))
+    if probe.proxies and (in_thread or not causes):
+        cause = f"{', '.join(probe.proxies)} is set, and a client that was made before the run began, or does not read NO_PROXY, calls that proxy"
+        causes.append((cause, "make the client inside the agent, or start Python with NO_PROXY=127.0.0.1,localhost"))
     return causes
+
+
+def likely_cause(probe: AgentProbe | None) -> str:
+    """The first of them as an addition to a sentence, or nothing."""
+    causes = causes_of_silence(probe) if probe is not None else []
+    return f"; no call reached the endpoint: {causes[0][0]}; {causes[0][1]}" if causes else ""

@@ -73,10 +73,11 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
     from agentlightning.store import open_store
     from agentlightning.templates import load_template, other_reasoning
 
-    output = make_folder(plan.config.output_dir)
+    anchored = replace(plan.resolved, config=plan.resolved.config.anchored())  # before user code runs: it may change the working folder
+    output = make_folder(anchored.config.output_dir)
     resources = NamedResources(plan.resources)
     probe = await check_agent(plan.agent, plan.config.runner.isolation, keys=resources.keys_of_external())
-    resolved = with_agents_choice(plan.resolved, probe)
+    resolved = with_agents_choice(anchored, probe)
     config = resolved.config
     async with AsyncExitStack() as closing:
         store = open_store(config.record_url, durability=config.store.durability)

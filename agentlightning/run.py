@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from agentlightning.config import RunConfig
+from agentlightning.dev_causes import likely_cause
+from agentlightning.errors import RunFailed
 from agentlightning.ledger import Ledger
 from agentlightning.result import Evaluation, evaluate
 from agentlightning.tracing.last import note_finished
@@ -287,12 +289,20 @@ class Run:
             return None
         began = time.monotonic()
         groups = await self.sample(Mode.VAL, step, self.val_tasks, self.config.evaluation.rollouts_per_task)
-        evaluation = evaluate(step, [[trace.rollout for trace in group.traces] for group in groups], time.monotonic() - began)
+        try:
+            evaluation = evaluate(step, [[trace.rollout for trace in group.traces] for group in groups], time.monotonic() - began)
+        except RunFailed as error:
+            raise RunFailed(f"{error}{await self._silence(groups)}") from None
         self.evaluations.append(evaluation)
         self.seconds["validating"] = self.seconds.get("validating", 0.0) + evaluation.seconds
         self.writer.validated(evaluation.to_json())
         self.progress.validated(evaluation.to_json())
         return evaluation
+
+    async def _silence(self, groups: Sequence[Group]) -> str:
+        """Why no call came, in words, where none did."""
+        traces = [await self.trace(trace.rollout) for group in groups for trace in group.traces]
+        return "" if any(attempt.calls for trace in traces for attempt in trace.attempts) else likely_cause(self.pool.probe)
 
     def reached(self, record: StepRecord) -> bool:
         """Whether the step's mean reward is what the run was to stop at."""

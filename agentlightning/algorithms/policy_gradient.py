@@ -19,6 +19,7 @@ from pydantic import Field
 from agentlightning.algorithms.base import Algorithm
 from agentlightning.config import RunConfig
 from agentlightning.credit import Chosen, CreditedRollout, assign, together
+from agentlightning.dev_causes import likely_cause
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.learning.batch import Batch, LearnerStats, TrainTree
 from agentlightning.learning.loss_config import LossConfig
@@ -27,6 +28,7 @@ from agentlightning.types import Failure, Json, Mode, StepRecord
 
 if TYPE_CHECKING:
     from agentlightning.run import Group, Run, Trace
+    from agentlightning.runners import AgentProbe
 
 DEGENERATE = "degenerate_group"
 TOO_FEW = "too_few_in_group"
@@ -96,7 +98,7 @@ class PolicyGradient(Algorithm):
         chosen = run.config.trained_agents
         credited = self.credit(groups, chosen)
         if credited.succeeded == 0:
-            raise RunFailed(_all_failed(step, groups))
+            raise RunFailed(_all_failed(step, groups, run.pool.probe))
         if nobody := _nobody_trained(groups, chosen):
             raise RunFailed(f"step {step}: {nobody}")
         stats = await run.learn(credited.batch)
@@ -285,6 +287,8 @@ def _nobody_trained(groups: Sequence[Group], trained_agents: str | None) -> str 
     return f"no call is of an agent that was chosen to be trained ({together(chosen for chosen, _ in made)}); calls came from {names}"
 
 
-def _all_failed(step: int, groups: Sequence[Group]) -> str:
-    rollouts = [trace.rollout for group in groups for trace in group.traces]
-    return f"step {step}: all {len(rollouts)} rollouts failed and there is nothing to train on; the commonest cause, {commonest_cause(rollouts)}"
+def _all_failed(step: int, groups: Sequence[Group], probe: AgentProbe | None) -> str:
+    traces = [trace for group in groups for trace in group.traces]
+    silent = not any(attempt.calls for trace in traces for attempt in trace.attempts)
+    cause = commonest_cause(trace.rollout for trace in traces) + (likely_cause(probe) if silent else "")
+    return f"step {step}: all {len(traces)} rollouts failed and there is nothing to train on; the commonest cause, {cause}"

@@ -18,8 +18,9 @@ from agentlightning.loading import AgentSource
 from agentlightning.runners.hiding import hide_inherited
 from agentlightning.runners.job import ENDPOINT_VARIABLES, IN_AGENT, Job
 from agentlightning.runners.process import Launcher, Zygote, end
+from agentlightning.runners.proxies import bypass, proxies_in
 from agentlightning.runners.report import OutputLog
-from agentlightning.runners.scan import ClientFound, FixedSetting, find_clients, fixed_settings, proxies_in
+from agentlightning.runners.scan import ClientFound, FixedSetting, find_clients, fixed_settings
 from agentlightning.types import Json, Mode
 
 Isolation = Literal["thread", "process"]
@@ -91,7 +92,8 @@ async def check_agent(
         raise ConfigError(
             f"extra_env sets {', '.join(sorted(env))}, and isolation='thread' has no environment of its own: use isolation='process'"
         )
-    agent = spec.load()
+    with bypass.over("http://127.0.0.1"):  # for clients that are made when its module is imported
+        agent = spec.load()
     homes = {getattr(method.function, "__module__", None) for method in agent.methods.values()}
     modules = [sys.modules[name] for name in homes if isinstance(name, str) and name in sys.modules]
     return AgentProbe(

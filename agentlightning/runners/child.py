@@ -13,13 +13,15 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from agentlightning.agent import make_agent
 from agentlightning.errors import ConfigError
 from agentlightning.loading import AgentSource, import_source, user_traceback
 from agentlightning.runners.job import Job, Mark, Ran, execute, failure_of, ran_to_json, seed_everything, settle_environment
-from agentlightning.runners.scan import EnvironmentReads, find_clients, fixed_settings, heavy_modules, proxies_in, user_modules
+from agentlightning.runners.proxies import proxies_in
+from agentlightning.runners.scan import EnvironmentReads, find_clients, fixed_settings, heavy_modules, user_modules
 from agentlightning.runners.wire import frame, write_all
 from agentlightning.types import Failure, Json, Reason
 
@@ -29,7 +31,7 @@ def work(order: Mapping[str, Json], result_fd: int) -> None:
 
     Before the result come frames of agents that were marked as trainable, so that they are known also where the process is killed.
     """
-    _own_streams()
+    streams = _own_streams()
     sys.argv = [order["source"]["file"] or order["source"]["module"]]
     source = AgentSource(**order["source"])
     settle_environment(order["env"])
@@ -38,8 +40,7 @@ def work(order: Mapping[str, Json], result_fd: int) -> None:
     def send(message: Json) -> None:
         if os.getpid() != own:  # user code forked, and this copy came back out of the agent: it must not answer for it
             os._exit(0)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush(*streams)  # those that a user put in their place may do anything, so they come after the result
         write_all(result_fd, frame(message))
 
     if order["op"] == "probe":
@@ -47,8 +48,18 @@ def work(order: Mapping[str, Json], result_fd: int) -> None:
         return
     job = Job.from_json(order["job"])
     run(source, order["name"], job, lambda ran: send(ran_to_json(ran)), lambda name: write_all(result_fd, frame({"marked": name})))
-    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue]  # os._exit follows, so that leftover threads hold nothing up
-    sys.stdout.flush()
+    try:
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue]  # os._exit follows, so that leftover threads hold nothing up
+    except BaseException:  # noqa: BLE001  # the result stands; what a user's exit function raised has been printed
+        _flush(*streams)
+    _flush(sys.stdout, sys.stderr, *streams)
+
+
+def _flush(*streams: Any) -> None:
+    """Flushes streams of any kind: closed, None, or an object that somebody put in a stream's place."""
+    for stream in streams:
+        with suppress(Exception):  # whatever such an object does, what can still be written is
+            stream.flush()
 
 
 def run(source: AgentSource, name: str, job: Job, deliver: Callable[[Ran], None], mark: Mark) -> None:
@@ -94,14 +105,17 @@ def probe(source: AgentSource) -> dict[str, Json]:
     }
 
 
-def _own_streams() -> None:
+def _own_streams() -> tuple[io.TextIOWrapper, ...]:
     """Line-buffered streams on this process's own descriptors, and a traceback in the log if it crashes."""
+    streams: list[io.TextIOWrapper] = []
     for fd, name in ((1, "stdout"), (2, "stderr")):
         raw = io.FileIO(fd, "w", closefd=False)
         stream = io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", "replace", line_buffering=True, write_through=fd == 2)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+        streams.append(stream)
     sys.stdin = sys.__stdin__ = open(os.devnull)  # noqa: SIM115  # lives as long as the process
     faulthandler.enable(file=sys.stderr, all_threads=False)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    return tuple(streams)

@@ -9,6 +9,7 @@ import asyncio
 import copy
 import dataclasses
 import inspect
+import json
 import os
 import sys
 import threading
@@ -23,6 +24,7 @@ from agentlightning.json_values import is_json
 from agentlightning.loading import describe, user_traceback, where
 from agentlightning.resources import LLM, MAIN, SHORTEST_KEY, ExternalLLM, NamedResources, ProxyLLM
 from agentlightning.rewards import check_reward, is_number, why_not
+from agentlightning.runners.proxies import without_proxy
 from agentlightning.types import Attempt, Failure, Json, Mode, Reason, Rollout
 
 IN_AGENT = "AGENTLIGHTNING_IN_AGENT"
@@ -30,6 +32,9 @@ IN_AGENT = "AGENTLIGHTNING_IN_AGENT"
 
 Mark = Callable[[str], None]
 """Is told the name of an agent that an attempt marks as trainable."""
+
+LARGEST_OUTPUT = 64 * 2**20
+"""Characters of JSON that an output may have to be recorded as it is."""
 
 _NOT_TRAINED_YET = ("Triplet", "Span", "ReadableSpan")
 
@@ -168,10 +173,7 @@ def settle_environment(values: Mapping[str, str]) -> None:
     os.environ.setdefault("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
     # LangChain gives a stream up that says nothing for two minutes, heartbeats or not: how long to wait is the attempt's deadline's business.
     os.environ.setdefault("LANGCHAIN_OPENAI_STREAM_CHUNK_TIMEOUT_S", "0")
-    if any(os.environ.get(name) for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")):
-        host = values.get("AGENTLIGHTNING_ENDPOINT", "").partition("://")[2].partition("/")[0].rpartition(":")[0]
-        for name in ("no_proxy", "NO_PROXY"):
-            os.environ[name] = ",".join(filter(None, (os.environ.get(name), host, "127.0.0.1", "localhost")))
+    os.environ.update(without_proxy([values.get("AGENTLIGHTNING_ENDPOINT", "")], os.environ))
 
 
 # --------------------------------------------------------------------------- what came of it
@@ -298,7 +300,14 @@ def as_json(value: object) -> Json:
     try:
         plain = _plain(value)
         if is_json(plain):
-            return plain
+            if (size := len(json.dumps(plain))) <= LARGEST_OUTPUT:
+                return plain
+            kind = type(value).__qualname__
+            return {
+                "repr": _text(repr(value)[:10_000]) + "...",
+                "type": kind,
+                "note": f"too large to be recorded: {size} characters of JSON",
+            }
         text = _text(repr(value))
     except Exception as error:  # noqa: BLE001  # user classes may fail in any way when they are read
         return {"repr": f"({describe(error)})", "type": type(value).__qualname__, "note": "not JSON, and cannot be shown"}

@@ -123,7 +123,7 @@ class RunnerPool:
             assert self._spec.source is not None
             self._isolation = ProcessIsolation(self._spec.source, self._spec.name, self._extra_env, new_launcher(probe, self._keys))
         else:
-            self._isolation = ThreadIsolation(self._spec.load())
+            self._isolation = ThreadIsolation(self._spec.load(), self._gateway.url)
         await self._isolation.start()
         self._leasing = asyncio.create_task(self._guard(self._lease_loop))
         self._expiring = asyncio.create_task(self._guard(self._expire_loop))
@@ -233,7 +233,7 @@ class RunnerPool:
         endpoint = await self._gateway.open(rollout, attempt, sampling=sampling, resources=resources.to_json())
         try:
             job = Job.of(rollout, attempt, endpoint, _handed_sampling(sampling), resources)
-            ran = await self._isolation.run(job, log, marked.append, deadline=self._config.deadline, stop=stop)
+            ran = await _own_fault(self._isolation.run(job, log, marked.append, deadline=self._config.deadline, stop=stop))
         finally:
             usage = await self._gateway.end(attempt.id)
         if ran is None:
@@ -348,6 +348,19 @@ def _grader_arguments(grader: Grader) -> int:
     raise ConfigError(
         f"grader {getattr(grader, '__name__', grader)!r} takes {signature}: it is called with (task, output, attempt) or (task, output)"
     )
+
+
+async def _own_fault(running: Awaitable[Ran | None]) -> Ran | None:
+    """What came of an attempt, or its failure where it could not even be run: one attempt's fault is never the run's.
+
+    What the run itself cannot do without (the record, the endpoint, the process that starts agents) says so by an error of its own, which ends the run.
+    """
+    try:
+        return await running
+    except AgentLightningError:
+        raise
+    except Exception as error:  # noqa: BLE001  # recorded with its type on the rollout
+        return Failure(Reason.LOST, f"the runner could not run it: {describe(error)}", user_traceback(error))
 
 
 def _handed_sampling(config: SamplingConfig | EvaluationConfig) -> dict[str, Json]:

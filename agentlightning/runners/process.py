@@ -213,13 +213,16 @@ def results(result: asyncio.Future[Json], mark: Mark) -> Callable[[bytes], None]
     frames = Frames()
 
     def feed(data: bytes) -> None:
-        for message in frames.feed(data):
-            if result.done():
-                return
-            if "marked" in message:
-                mark(message["marked"])
-            else:
-                result.set_result(message)
+        if result.done():
+            return
+        try:
+            for message in frames.feed(data):
+                if "marked" in message:
+                    mark(message["marked"])
+                elif not result.done():
+                    result.set_result(message)
+        except (ValueError, TypeError) as error:
+            result.set_exception(ValueError(f"its process wrote to the descriptor that its result goes through: {error}"))
 
     return feed
 

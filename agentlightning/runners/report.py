@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -198,4 +199,5 @@ class OutputLog:
         with self._lock:
             self._closed = True
             if self._file is not None:
-                self._file.close()
+                with suppress(OSError):  # a disk that fails only now: the attempt has its result all the same
+                    self._file.close()

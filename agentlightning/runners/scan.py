@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -21,11 +21,15 @@ from agentlightning.types import Json
 
 @dataclass(frozen=True, slots=True)
 class ClientFound:
-    """A client object that a module made when it was imported: its name there, its class, and the base URL it was made with."""
+    """A client object that a module made when it was imported: its name there, its class, and the base URL it was made with.
+
+    ``origin`` is where that URL stands, where it is not in the module itself: a line of a ``.env`` file, or a variable.
+    """
 
     name: str
     kind: str
     base_url: str
+    origin: str = ""
 
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
@@ -107,8 +111,28 @@ def find_clients(modules: Iterable[ModuleType]) -> list[ClientFound]:
         for name, value in list(vars(module).items()):
             url = _base_url(value)
             if url is not None and not name.startswith("__"):
-                found.append(ClientFound(name, f"{type(value).__module__.split('.')[0]}.{type(value).__qualname__}", url))
+                kind = f"{type(value).__module__.split('.')[0]}.{type(value).__qualname__}"
+                found.append(ClientFound(name, kind, url, _origin(url, module)))
     return list(dict.fromkeys(found))
+
+
+def _origin(url: str, module: ModuleType) -> str:
+    """Where a module may have its URL from: ``.env:3 (LLM_URL)``, as programs read such files in many ways, or ``the variable LLM_URL``."""
+    wanted = url.rstrip("/")
+    for folder in dict.fromkeys((Path(str(module.__file__)).parent, Path.cwd())):
+        for file in sorted(folder.glob(".env*")):
+            try:
+                lines = file.read_text("utf-8", "replace").splitlines()
+            except OSError:  # a folder of that name, or not for us to read
+                continue
+            for number, line in enumerate(lines, 1):
+                name, _, value = line.removeprefix("export ").partition("=")
+                if value.split("#")[0].strip().strip("'\"").rstrip("/") == wanted:
+                    return f"{file.name}:{number} ({name.strip()})"
+    for name, value in os.environ.items():
+        if value.rstrip("/") == wanted and name not in ENDPOINT_VARIABLES:
+            return f"the variable {name}"
+    return ""
 
 
 _URL_ARGUMENTS = ("base_url", "api_base", "openai_api_base", "anthropic_api_url", "endpoint", "host")
@@ -153,12 +177,6 @@ def _base_url(value: object) -> str | None:
         if url is not None and str(url).startswith(("http://", "https://")):
             return str(url)
     return None
-
-
-def proxies_in(environment: Mapping[str, str]) -> list[str]:
-    """Names of proxy variables that are set."""
-    names = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-    return [name for name in names if environment.get(name)]
 
 
 def heavy_modules(before: set[str], source: AgentSource, reading: set[str]) -> tuple[list[str], list[str]]:

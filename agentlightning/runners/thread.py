@@ -16,11 +16,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 from agentlightning.agent import Agent
 from agentlightning.rewards import current_endpoint
 from agentlightning.runners.job import Job, Mark, Ran, execute
+from agentlightning.runners.proxies import bypass
 from agentlightning.runners.report import OutputLog
 from agentlightning.types import Failure, Reason
 
@@ -30,10 +31,11 @@ _log: ContextVar[OutputLog | None] = ContextVar("agentlightning_log", default=No
 
 
 class ThreadIsolation:
-    """Runs attempts of one agent in threads. ``abandoned`` counts threads of ended attempts that still run."""
+    """Runs attempts of one agent in threads, which call ``url``. ``abandoned`` counts threads of ended attempts that still run."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, url: str) -> None:
         self._agent = agent
+        self._url = url
         self._left: list[threading.Thread] = []
 
     @property
@@ -43,8 +45,10 @@ class ThreadIsolation:
 
     async def start(self) -> None:
         _redirect.enter()
+        bypass.enter(self._url)
 
     async def close(self) -> None:
+        bypass.leave(self._url)
         _redirect.leave()
 
     async def run(self, job: Job, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event) -> Ran | None:
@@ -120,37 +124,58 @@ async def in_thread(
 
 
 class _AttemptOutput(io.TextIOBase):
-    """Stands in for sys.stdout or sys.stderr: what an attempt's context writes goes to its log, all else to the real stream."""
+    """Stands in for sys.stdout or sys.stderr: what an attempt's context writes goes to its log, all else to the real stream, which may be any object
+    that somebody put there, or None."""
 
-    def __init__(self, real: TextIO) -> None:
+    def __init__(self, real: Any) -> None:
         self.real = real
 
     def write(self, text: str, /) -> int:
         log = _log.get()
-        if log is None:
-            return self.real.write(text)
-        log.write(text.encode("utf-8", "replace"))
+        if log is not None:
+            log.write(text.encode("utf-8", "replace"))
+        elif self.real is not None:
+            self.real.write(text)
         return len(text)
 
     def flush(self) -> None:
-        if _log.get() is None and not self.real.closed:
-            self.real.flush()
+        if _log.get() is None and not getattr(self.real, "closed", False) and (flush := getattr(self.real, "flush", None)) is not None:
+            flush()
 
     def writable(self) -> bool:
         return True
 
     def isatty(self) -> bool:
-        return _log.get() is None and self.real.isatty()
+        return _log.get() is None and hasattr(self.real, "isatty") and self.real.isatty()
 
     def fileno(self) -> int:
         return self.real.fileno()
 
     @property
+    def buffer(self) -> Any:
+        log = _log.get()
+        return self.real.buffer if log is None else _AttemptBytes(log)
+
+    @property
     def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # a plain attribute of the base
-        return self.real.encoding
+        return getattr(self.real, "encoding", None) or "utf-8"
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
+
+
+class _AttemptBytes(io.RawIOBase):
+    """The bytes below it."""
+
+    def __init__(self, log: OutputLog) -> None:
+        self._log = log
+
+    def write(self, data: Any, /) -> int:
+        self._log.write(bytes(data))
+        return len(data)
+
+    def writable(self) -> bool:
+        return True
 
 
 class _Redirect:

@@ -200,7 +200,7 @@ async def test_a_dead_zygote_is_started_again_and_what_it_ran_is_lost(world):
     os.kill(zygote._process.pid, signal.SIGKILL)
     (rollout,) = await world.wait(ids)
     assert rollout.failure.reason is Reason.LOST
-    assert not alive(child.pid)
+    await world.until(lambda: not alive(child.pid))
     world.engine.seen = 0
     await world.enqueue([{"q": 2}])
     await world.until(lambda: world.engine.seen)
