@@ -317,7 +317,8 @@ def _bad_value(
     if kind in ("value_error", "assertion_error", "string_pattern_mismatch") or info is None or holder is None:
         return f"{'.'.join(keys) or 'settings'}{place}: {message.removeprefix('Value error, ').removeprefix('Assertion failed, ')}"
     # a key of a dict: show it with its value
-    return f"{'.'.join(holder.keys)} = {json.dumps(holder.value, default=str)}{place}: allowed is {allowed(info)}"
+    absent = why(holder.value) if isinstance(holder.value, str) else None
+    return f"{'.'.join(holder.keys)} = {json.dumps(holder.value, default=str)}{place}: allowed is {allowed(info)}{f'; {absent}' if absent else ''}"
 
 
 def _unknown(item: _Given, keys: Keys, shape: type[Settings], shapes: Mapping[str, type[Settings]]) -> str:

@@ -6,6 +6,7 @@ from agentlightning.algorithms.base import Algorithm
 from agentlightning.algorithms.grpo import GRPO
 from agentlightning.algorithms.policy_gradient import PolicyGradient
 from agentlightning.errors import ConfigError
+from agentlightning.spellings.absent import why
 
 ALGORITHMS: dict[str, type[Algorithm]] = {GRPO.name: GRPO}
 
@@ -13,6 +14,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {GRPO.name: GRPO}
 def by_name(name: str) -> type[Algorithm]:
     """The algorithm of that name. Raises ConfigError that lists the known ones."""
     if name not in ALGORITHMS:
+        if sentence := why(name):
+            raise ConfigError(f"algorithm {name!r}: {sentence}")
         raise ConfigError(f"algorithm {name!r} is not known; known: {', '.join(sorted(ALGORITHMS))}")
     return ALGORITHMS[name]
 

@@ -6,6 +6,8 @@ Exit codes: 0 done, 1 a defect (with its traceback) or an agent that cannot be t
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from agentlightning import __version__
+from agentlightning.cli.usage import UsageError, no_command, usage_line
 from agentlightning.errors import AgentLightningError
 
 INTERRUPTED = 130
@@ -23,11 +26,18 @@ class Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.obj = {"debug": "--debug" in args}
-        return super().parse_args(ctx, _optional_value([arg for arg in args if arg != "--debug"], "--resume", "latest"))
+        with _one_line():
+            return super().parse_args(ctx, _optional_value([arg for arg in args if arg != "--debug"], "--resume", "latest"))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            raise no_command(args[0], self.commands)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _one_line():
+                return super().invoke(ctx)
         except AgentLightningError as error:
             if ctx.obj["debug"]:
                 raise
@@ -36,6 +46,18 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             print("agl: interrupted", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def _one_line() -> Generator[None]:
+    """What the command line lacks or has too much, in one line."""
+    try:
+        yield
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        print(f"agl: {usage_line(error)}", file=sys.stderr)
+        raise typer.Exit(2) from error
 
 
 def _optional_value(args: list[str], option: str, value: str) -> list[str]:

@@ -1,0 +1,62 @@
+"""What `agl` cannot take is one line with what to do: commands and options that are absent, misspelt, or settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import typer.main
+
+from agentlightning.cli.app import app
+from agentlightning.spellings.absent import ABSENT, why
+
+NAMES = [name for entry in ABSENT for name in entry.names.split()]
+
+
+COMMAND: Any = typer.main.get_command(app)
+Said = Callable[..., str]
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
+    """The one line that a command line is refused with."""
+
+    def refused(*args: str) -> str:
+        with pytest.raises(SystemExit) as left:
+            COMMAND.main(list(args), prog_name="agl")
+        out, err = capsys.readouterr()
+        assert (left.value.code, out) == (2, "") and err.startswith("agl: ") and err.count("\n") == 1, out + err
+        return err.removeprefix("agl: ").strip()
+
+    return refused
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_absent_says_what_to_do_today_as_an_option_and_as_a_command(name: str, said: Said) -> None:
+    option = "--" + name.replace("_", "-")
+    assert said("train", "a.py:agent", option, "8") == said("train", f"{option}=8", "a.py:agent") == f"{option}: {why(name)}"
+    assert said(name) == said(name, "latest", "--out", "x") == f"{name}: {why(name)}"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("evaluate a.py:agent", "there is no command 'evaluate'; nearest: eval"),
+        ("Train a.py:agent", "there is no command 'Train'; nearest: train"),
+        ("frobnicate", "there is no command 'frobnicate'; commands: train, eval, dev, "),
+        ("train a.py:agent --grup-size 8", "agl train has no option --grup-size; nearest: --group-size"),
+        ("train a.py:agent --lr 1e-5", "agl train has no option --lr; nearest: --set learner.lr=VALUE"),
+        ("train a.py:agent --zzzz", "agl train has no option --zzzz; options: agl train --help"),
+        ("runs --lr 1", "agl runs has no option --lr; options: agl runs --help"),
+        ("--versoin", "agl has no option --versoin; nearest: --version"),
+        ("--lora train", "--lora: there are no adapters"),
+        ("train", "Missing argument 'FILE.py:AGENT' (agl train --help)"),
+        ("train a.py:agent --steps many", "Invalid value for '--steps': "),
+        ("train a.py:agent another", "Got unexpected extra argument"),
+        ("train a.py:agent --set algorithm.name=ppo", "algorithm.name (flag --set): algorithm 'ppo': there is no critic"),
+        ("train a.py:agent --set runner.isolation=docker", 'runner.isolation = "docker" (flag --set): allowed is one of auto, thread, process; agents run in'),
+    ],
+)  # fmt: skip
+def test_a_wrong_command_line_is_one_line_with_the_nearest_that_would_do(line: str, expected: str, said: Said) -> None:
+    assert said(*line.split()).startswith(expected)
