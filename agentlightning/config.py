@@ -255,7 +255,7 @@ class RunConfig(Settings):
     deterministic: bool = False
     """Fixed threads, one call at a time, no shared prefixes: a resumed run equals an uninterrupted one bit for bit. Slow."""
     threads: int | None = Field(default=None, ge=1)
-    """Torch's threads. None: as many as cores."""
+    """Threads that compute, from loading the model on. None: as many as other processes leave cores free, looked at again while it works; in `deterministic` mode as many as there are cores at the start, recorded."""
     trained_agents: str | None = None
     """A name, or a regular expression for whole names: only calls of these agents are trained, those of the others are masked as `other_agent`. None: what the agent's own code says, `LitAgent(trained_agents=...)`, else all."""
     quorum: float = Field(default=1.0, gt=0, le=1)

@@ -29,6 +29,8 @@ except ImportError as error:
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from agentlightning.engines.local_threads import Threads
+
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -51,8 +53,10 @@ class LoadedModel:
     stop_token_ids: tuple[int, ...]
 
 
-def load_model(config: ModelConfig) -> LoadedModel:
+def load_model(config: ModelConfig, threads: Threads | None = None) -> LoadedModel:
     """Loads a folder or a hub id. Raises ModelError, one line, for everything that keeps it from being sampled or trained."""
+    if threads is not None:
+        threads.adapt()
     source = _source(config.path)
     device = _device(config.device)
     dtype = _dtype(config.dtype, device)

@@ -14,7 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ import orjson
 from agentlightning.agent import AgentSpec
 from agentlightning.config import Resolved, RunConfig, describe_run
 from agentlightning.config_sources import leaves_of
+from agentlightning.engines.cores import Machine
+from agentlightning.engines.threads import long_spins, most_threads
 from agentlightning.errors import AgentLightningError, ConfigError, StoreError, why_no_folder
 from agentlightning.resources import POLICY, NamedResources
 from agentlightning.run import Run
@@ -65,7 +67,10 @@ class Plan:
 @asynccontextmanager
 async def open_run(plan: Plan) -> AsyncGenerator[Run]:
     """A Run that is ready to sample. On the way out everything it owns is closed; an error is recorded on the run before it goes on."""
+    machine = Machine()
+    began = machine.read()  # loading torch takes long enough to see how busy the machine is
     from agentlightning.engines.local import LocalEngine
+    from agentlightning.engines.local_threads import Threads
     from agentlightning.gateway import Gateway, Policy
     from agentlightning.metrics import MetricsWriter, make_progress
     from agentlightning.models import load_model
@@ -77,7 +82,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
     output = make_folder(anchored.config.output_dir)
     resources = NamedResources(plan.resources)
     probe = await check_agent(plan.agent, plan.config.runner.isolation, keys=resources.keys_of_external())
-    resolved = with_agents_choice(anchored, probe)
+    resolved = with_fixed_threads(with_agents_choice(anchored, probe), machine)
     config = resolved.config
     async with AsyncExitStack() as closing:
         store = open_store(config.record_url, durability=config.store.durability)
@@ -93,7 +98,10 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
         progress = make_progress(plan.progress)
         closing.callback(progress.close)
         progress.phase("loading the model")
-        model = await asyncio.to_thread(load_model, config.model)
+        threads = Threads(config.threads, say=_from_any_thread(progress.message), machine=machine, since=began)
+        if threads.count > 1 and (note := long_spins()) is not None:
+            progress.message(note)
+        model = await asyncio.to_thread(load_model, config.model, threads)
         template = load_template(
             model.tokenizer,
             tool_format=config.model.tool_format,
@@ -102,7 +110,12 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
         )
         other = other_reasoning(template) if plan.mode is Mode.DEV else None
         engine = LocalEngine(
-            model.model, model.tokenizer, config.engine, context_length=model.context_length, deterministic=config.deterministic
+            model.model,
+            model.tokenizer,
+            config.engine,
+            context_length=model.context_length,
+            deterministic=config.deterministic,
+            threads=threads,
         )
         await engine.start()
         closing.push_async_callback(engine.close)
@@ -133,7 +146,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
             progress.message(note)
         run = Run(
             record=record, config=config, folder=folder, store=store, gateway=gateway, engine=engine, model=model, template=template, pool=pool,
-            progress=progress, writer=writer, tasks=plan.train, val_tasks=plan.val, resources_version=resources_version, resumed=resumed,
+            threads=threads, progress=progress, writer=writer, tasks=plan.train, val_tasks=plan.val, resources_version=resources_version, resumed=resumed,
         )  # fmt: skip
         pool.on_attempt = run.reports.append if plan.mode is Mode.DEV else None
         pool.serve(plan.mode, NOTHING_YET)
@@ -157,6 +170,26 @@ def with_agents_choice(resolved: Resolved, probe: AgentProbe) -> Resolved:
         )
     config = resolved.config.model_copy(update={"trained_agents": own})
     return replace(resolved, config=config, sources={**resolved.sources, "trained_agents": f"agent {probe.name}"})
+
+
+def with_fixed_threads(resolved: Resolved, machine: Machine) -> Resolved:
+    """The settings of a deterministic run with its number of threads where none was given, so that it is recorded: equal bits need equal threads, and a
+    resume on a machine with other cores is refused."""
+    if not resolved.config.deterministic or resolved.config.threads is not None:
+        return resolved
+    config = resolved.config.model_copy(update={"threads": most_threads(machine.cores)})
+    return replace(resolved, config=config, sources={**resolved.sources, "threads": "deterministic"})
+
+
+def _from_any_thread(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """``tell`` for other threads than this event loop's, where it is called."""
+    loop = asyncio.get_running_loop()
+
+    def say(line: str) -> None:
+        with suppress(RuntimeError):  # the loop was closed: the run is over, and nobody looks at it
+            loop.call_soon_threadsafe(tell, line)
+
+    return say
 
 
 def _noting_the_end(store: Store, run_id: str) -> Callable[..., Coroutine[Any, Any, None]]:

@@ -25,6 +25,7 @@ from agentlightning.types import Attempt, Call, Json, Mode, Node, Rollout, RunRe
 
 if TYPE_CHECKING:
     from agentlightning.engines.local import LocalEngine
+    from agentlightning.engines.local_threads import Threads
     from agentlightning.gateway import Gateway
     from agentlightning.learning.batch import Batch, LearnerStats
     from agentlightning.learning.learner import Learner
@@ -95,6 +96,7 @@ class Run:
     model: LoadedModel
     template: Template
     pool: RunnerPool
+    threads: Threads
     progress: Progress
     writer: MetricsWriter
     tasks: Sequence[Json]
@@ -234,7 +236,7 @@ class Run:
                 loss,
                 seed=self.config.seed,
                 total_steps=total_steps,
-                threads=self.config.threads,
+                threads=self.threads,
                 grammars=Grammars(self.model.tokenizer, vocabulary),
             )
 

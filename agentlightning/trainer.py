@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from agentlightning.agent import AgentSpec, as_agent
 from agentlightning.algorithms import Algorithm
 from agentlightning.config import Resolved, RunConfig, resolve
+from agentlightning.engines.threads import bound_spinning
 from agentlightning.errors import ConfigError
 from agentlightning.ledger import Ledger, total
 from agentlightning.opening import Plan, open_run
@@ -78,6 +79,7 @@ class Trainer:
         progress: Progress | bool = True,
         **settings: Any,
     ) -> None:
+        bound_spinning()
         if settings.get("strategy") == "sm":
             del settings["strategy"]
         for name in [name for name, value in settings.items() if not value and (entry := find(name)) and not entry.synonym]:

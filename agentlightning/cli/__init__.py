@@ -6,5 +6,7 @@ from __future__ import annotations
 def main() -> None:
     """Runs ``agl`` on the process's arguments and exits. See docs/cli.md for the exit codes."""
     from agentlightning.cli.app import app
+    from agentlightning.engines.threads import bound_spinning
 
+    bound_spinning()
     app(prog_name="agl")

@@ -41,17 +41,19 @@ def run(config: RunConfig, *, system: str | None, temperature: float, max_tokens
 
 async def _load(config: RunConfig) -> tuple[Engine, Template]:
     from agentlightning.engines.local import LocalEngine
+    from agentlightning.engines.local_threads import Threads
     from agentlightning.models import load_model
     from agentlightning.templates import load_template
 
-    model = load_model(config.model)
+    threads = Threads(config.threads)
+    model = load_model(config.model, threads)
     template = load_template(
         model.tokenizer,
         tool_format=config.model.tool_format,
         stop_token_ids=model.stop_token_ids,
         keep_reasoning=config.model.keep_reasoning,
     )
-    engine = LocalEngine(model.model, model.tokenizer, config.engine)
+    engine = LocalEngine(model.model, model.tokenizer, config.engine, threads=threads)
     await engine.start()
     return engine, template
 

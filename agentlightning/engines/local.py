@@ -22,6 +22,7 @@ from agentlightning.engines.base import OnTokens, Sample, SampleRequest
 from agentlightning.engines.grammar import Grammars, Matcher
 from agentlightning.engines.local_forward import SlotForward
 from agentlightning.engines.local_scheduler import Job, Load, Scheduler
+from agentlightning.engines.local_threads import Threads
 from agentlightning.errors import AgentLightningError, ConfigError, ContextLengthError, EngineError, GrammarError
 from agentlightning.models import model_context_length
 
@@ -126,8 +127,10 @@ class LocalEngine:
         context_length: int | None = None,
         deterministic: bool = False,
         version: int = 0,
+        threads: Threads | None = None,
     ) -> None:
-        """``context_length``: a limit on top of the model's and the config's. ``version``: of the weights as they are now."""
+        """``context_length``: a limit on top of the model's and the config's. ``version``: of the weights as they are now. ``threads``: how many compute;
+        by default what is free, or all there may be where it is ``deterministic``."""
         self._model = model
         self._tokenizer = tokenizer
         self._config = config or EngineConfig()
@@ -135,6 +138,7 @@ class LocalEngine:
         self._asked_context = context_length
         self._deterministic = deterministic
         self._first_version = version
+        self._threads = threads or (Threads.unchanging() if deterministic else Threads())
         self._context: int | None = None
         self._vocabulary = 0
         self._grammars: Grammars | None = None
@@ -288,6 +292,7 @@ class LocalEngine:
 
     def _main(self, loop: asyncio.AbstractEventLoop, ready: asyncio.Future[None]) -> None:
         try:
+            self._threads.adapt()
             self._scheduler = self._open()
         except Exception as error:  # noqa: BLE001 - whoever awaits start gets it
             self._over = f"the engine did not start: {error}"
@@ -371,6 +376,7 @@ class LocalEngine:
                 self._jobs.clear()
                 errand = self._errands.popleft() if self._errands and not scheduler.live else None
                 held = bool(self._errands)
+            self._threads.adapt()
             if errand is not None:
                 self._do(errand, scheduler)
             else:

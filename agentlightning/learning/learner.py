@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 
 from agentlightning.config import LearnerConfig
 from agentlightning.engines.grammar import Grammars, Words, replay
+from agentlightning.engines.local_threads import Threads
 from agentlightning.errors import ConfigError, GrammarError, ModelError, RunFailed
 from agentlightning.learning import losses
 from agentlightning.learning.attention import tree_attention
@@ -48,7 +49,7 @@ class Learner:
 
     All methods block and belong to one thread at a time; the caller may be in torch's inference mode. Between steps no parameter requires a gradient, the model is in evaluation mode, and no gradient
     or activation is held. ``total_steps`` is what the learning-rate schedule runs over; ``seed`` fixes how groups are divided into minibatches;
-    ``threads`` is set as torch's number of threads before each step, None leaves it. ``grammars`` replays the grammars that samples followed.
+    ``threads`` says before each block with how many threads to compute it, None leaves that alone. ``grammars`` replays the grammars that samples followed.
 
     Raises ModelError when the model cannot be trained as asked (by name), ConfigError when the settings contradict each other.
     """
@@ -62,7 +63,7 @@ class Learner:
         *,
         seed: int,
         total_steps: int,
-        threads: int | None = None,
+        threads: Threads | None = None,
         grammars: Grammars | None = None,
     ) -> None:
         self.model = model
@@ -74,8 +75,7 @@ class Learner:
         self._total_steps = total_steps
         self._threads = threads
         self._grammars = grammars
-        if threads is not None:
-            torch.set_num_threads(threads)
+        self._adapt()
         if config.memory_tuning and model.device.type == "cpu":
             keep_freed_memory()
         model.eval()
@@ -132,7 +132,7 @@ class Learner:
         gradient is not finite, before any weight changes by it, and when a path is longer than ``max_row_tokens``.
         """
         started = time.perf_counter()
-        self._begin()
+        self._adapt()
         peak = _Peak(self.model.device)
         packed = self._pack(batch)
         tally = _Tally(packed.trained, self.model.device, self._dtype)
@@ -155,7 +155,7 @@ class Learner:
     @torch.inference_mode(False)
     def gradient(self, batch: Batch) -> Gradient:
         """The loss of the whole batch and its gradient, unclipped, without a step."""
-        self._begin()
+        self._adapt()
         packed = self._pack(batch)
         tally = _Tally(packed.trained, self.model.device, self._dtype)
         try:
@@ -177,9 +177,9 @@ class Learner:
         for parameter in self._parameters:
             parameter.grad = None
 
-    def _begin(self) -> None:
+    def _adapt(self) -> None:
         if self._threads is not None:
-            torch.set_num_threads(self._threads)
+            self._threads.adapt()
 
     def _pack(self, batch: Batch) -> Packed:
         return pack(
@@ -270,6 +270,7 @@ class Learner:
         total = torch.zeros((), dtype=torch.float64, device=tally.device)
         for group in groups:
             for block in group.blocks:
+                self._adapt()
                 entries_E = block.entries_E.to(tally.device)
                 weights_E = tally.weights_N[entries_E]
                 # Without a weight there is no gradient; the forward still measures.
@@ -331,6 +332,7 @@ class Learner:
         with torch.no_grad():
             for group in groups:
                 for block in group.blocks:
+                    self._adapt()
                     with tree_attention(self.model, block):
                         self._logprobs(block, tally)
 

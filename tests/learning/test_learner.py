@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, LlamaForCausalLM, MistralConfig, PreTrainedModel
 
 from agentlightning.config import LearnerConfig
+from agentlightning.engines.local_threads import Threads
 from agentlightning.errors import ConfigError, ModelError, RunFailed
 from agentlightning.learning.batch import Batch, LearnerStats, TrainTree
 from agentlightning.learning.learner import Learner
@@ -386,7 +387,7 @@ def test_state_of_other_parameters_is_refused() -> None:
 def test_threads_are_set_before_each_step() -> None:
     before = torch.get_num_threads()
     try:
-        learner = Learner(tiny_model(), LearnerConfig(), LossConfig(), seed=0, total_steps=1, threads=2)
+        learner = Learner(tiny_model(), LearnerConfig(), LossConfig(), seed=0, total_steps=1, threads=Threads(2))
         torch.set_num_threads(1)
         learner.step(Batch(()))
         assert torch.get_num_threads() == 2

@@ -1,0 +1,78 @@
+"""Threads: tells torch with how many threads to compute, on each thread that computes, from loading the model on.
+
+The number is the setting's where one is set. Else it follows what other processes leave free (`threads`, `cores`), between two pieces of work and never
+within one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+from agentlightning.engines.cores import Machine, Reading, free_cores
+from agentlightning.engines.threads import MORE_AFTER, WINDOW, most_threads, threads_for
+
+_log = logging.getLogger(__name__)
+
+_SAY_EVERY = 60.0
+"""Seconds between two lines about a change, so that a machine whose load comes and goes does not fill the screen. The log has all."""
+
+
+class Threads:
+    """With how many threads a run computes. One for all that computes in it; ``adapt`` is called between two pieces of work, on the thread that does them.
+
+    ``fixed`` is the setting. ``say`` is told, in a line, when and why the number changed. ``since`` is an earlier reading to begin with.
+    """
+
+    def __init__(
+        self,
+        fixed: int | None = None,
+        *,
+        say: Callable[[str], object] | None = None,
+        machine: Machine | None = None,
+        since: Reading | None = None,
+    ) -> None:
+        self._machine = machine or Machine()
+        self._most = most_threads(self._machine.cores)
+        self.count: int = fixed or self._most
+        self._follows = fixed is None and self._most > 1
+        self._say = say
+        self._said = -math.inf
+        self._last = since or (self._machine.read() if self._follows else Reading(0.0, 0.0))
+        self._free: deque[float] = deque(maxlen=MORE_AFTER)
+
+    @classmethod
+    def unchanging(cls) -> Threads:
+        """As many as there may be, at any load: what equal bits need where no number is set."""
+        return cls(most_threads(Machine().cores))
+
+    def adapt(self) -> None:
+        """Looks at the machine if it is time to, and sets this thread's number of threads."""
+        if self._follows and time.monotonic() - self._last.at >= WINDOW:
+            self._look()
+        if torch.get_num_threads() != self.count:
+            torch.set_num_threads(self.count)
+
+    def _look(self) -> None:
+        last, self._last = self._last, self._machine.read()
+        quota = self._machine.quota
+        free = free_cores(last, self._last, self._machine.cores, None if quota is None else quota.cores)
+        if free is None:
+            return
+        # A piece of work that took several windows is as good as several.
+        self._free.extend([free] * min(MORE_AFTER, int((self._last.at - last.at) / WINDOW)))
+        count = threads_for(self.count, self._most, list(self._free))
+        if count == self.count:
+            return
+        cores = self._machine.cores
+        line = f"compute threads: {self.count} -> {count}, other processes use {max(0.0, cores - free):.1f} of {cores} cores"
+        self.count = count
+        _log.info("%s", line)
+        if self._say is not None and self._last.at - self._said >= _SAY_EVERY:
+            self._said = self._last.at
+            self._say(line)

@@ -1,0 +1,273 @@
+"""How many threads compute: read from the system, decided in plain numbers, and held to by everything that computes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from agentlightning.engines.cores import Machine, Quota, Reading, free_cores
+from agentlightning.engines.local import LocalEngine
+from agentlightning.engines.local_forward import SlotForward
+from agentlightning.engines.local_threads import Threads
+from agentlightning.engines.threads import bound_spinning, long_spins, most_threads, threads_for
+from tests.engines.conftest import request
+from tests.tiny import tiny_tokenizer
+
+SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+# --------------------------------------------------------------------------- the number
+
+
+@pytest.mark.parametrize(
+    ("current", "free", "expected"),
+    [
+        (2, [], 2),
+        (2, [0.9], 2),  # one window is a passing process
+        (2, [0.9, 1.0], 1),
+        (2, [1.9, 0.9, 1.6], 2),  # a window in between has room for both
+        (2, [0.0, 0.0], 1),  # never none
+        (1, [1.0, 1.2, 1.9, 1.9, 1.9], 1),
+        (1, [1.9, 1.8, 1.7, 1.9], 2),
+        (1, [1.9, 1.8, 1.5, 1.9], 1),
+        (1, [2.0, 2.0, 2.0], 1),
+        (2, [2.0, 2.0, 2.0, 2.0], 2),
+        (8, [7.6, 7.5, 7.6, 7.5], 8),
+        (8, [4.4, 4.3], 4),
+        (4, [6.7, 6.8, 7.9, 8.0], 7),
+    ],
+)
+def test_threads_follow_the_cores_that_are_free_and_do_not_flap(current: int, free: list[float], expected: int):
+    assert threads_for(current, 8 if current > 2 else 2, free) == expected
+
+
+def test_there_are_never_more_threads_than_allowed():
+    assert threads_for(1, 2, [16.0] * 4) == 2
+    assert (most_threads(8, {}), most_threads(8, {"OMP_NUM_THREADS": "3"}), most_threads(2, {"OMP_NUM_THREADS": "8,2"})) == (8, 3, 2)
+    assert (most_threads(4, {"OMP_NUM_THREADS": "nonsense"}), most_threads(4, {"OMP_NUM_THREADS": "0"})) == (4, 1)
+
+
+# --------------------------------------------------------------------------- what is free
+
+
+def test_what_others_use_is_what_is_used_less_our_own():
+    before = Reading(at=10.0, own=5.0, machine=100.0)
+    assert free_cores(before, Reading(at=12.0, own=7.0, machine=104.0), 2) == 1.0
+    assert free_cores(before, Reading(at=12.0, own=9.0, machine=103.9), 2) == 2.0  # clocks of different grain
+    assert free_cores(before, Reading(at=11.0, own=5.0, machine=109.0), 4) == 0.0
+
+
+def test_a_quota_leaves_what_its_group_does_not_use():
+    before = Reading(at=0.0, own=0.0, machine=0.0, group=0.0)
+    after = Reading(at=1.0, own=0.5, machine=0.5, group=1.5)
+    assert free_cores(before, after, 16) == 16.0
+    assert free_cores(before, after, 16, quota=1.5) == 0.5
+
+
+def test_without_a_count_of_the_cores_the_load_average_tells_and_without_that_nothing_is_known():
+    assert free_cores(Reading(0.0, 0.0), Reading(1.0, 1.0, load=4.0), 8) == 5.0
+    assert free_cores(Reading(0.0, 0.0), Reading(1.0, 1.0), 8) is None
+
+
+def stand_in(root: Path, stat: str, cgroup: str = "0::/\n", files: dict[str, str] | None = None) -> Path:
+    for name, text in {"proc/stat": stat, "proc/self/cgroup": cgroup, **(files or {})}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no process to cores")
+def test_only_cores_that_this_process_may_use_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3})
+    used = "cpu{} 100 10 200 5000 70 3 7 20 900 90\n"  # guest's time is in user's and nice's already
+    machine = Machine(stand_in(tmp_path, "cpu  9 9 9 9\n" + "".join(used.format(i) for i in range(12)) + "intr 5 0 0\n"))
+    assert machine.cores == 2
+    assert machine.read().machine == 2 * 340 / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "quota"),
+    [
+        ("0::/a/b\n", {"a/cpu.max": "150000 100000", "a/b/cpu.max": "max 100000", "a/cpu.stat": "usage_usec 2500000\nuser_usec 1\n"}, 1.5),
+        ("0::/not/seen/here\n", {"cpu.max": "300000 100000", "cpu.stat": "usage_usec 2500000\n"}, 3.0),
+        (
+            "4:memory:/x\n3:cpu,cpuacct:/job\n0::/\n",
+            {"cpu/job/cpu.cfs_quota_us": "50000", "cpu/job/cpu.cfs_period_us": "100000", "cpu/job/cpuacct.usage": "2500000000\n"},
+            0.5,
+        ),
+    ],
+)
+def test_the_tightest_quota_of_the_control_groups_holds(tmp_path: Path, cgroup: str, files: dict[str, str], quota: float):
+    machine = Machine(stand_in(tmp_path, "cpu0 1 1\n", cgroup, {f"sys/fs/cgroup/{name}": text for name, text in files.items()}))
+    assert machine.quota is not None
+    assert (machine.quota.cores, machine.read().group) == (quota, 2.5)
+    assert machine.cores == min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, -(-quota // 1))
+
+
+def test_a_system_that_tells_nothing_leaves_the_number_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(os, "getloadavg")
+    machine = Machine(tmp_path)
+    reading = machine.read()
+    assert (machine.quota, reading.machine, reading.group, reading.load) == (None, None, None, None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "64")
+    threads = Threads(machine=machine, since=Reading(0.0, 0.0))
+    threads.adapt()
+    assert threads.count == machine.cores == torch.get_num_threads()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_busy_neighbour_is_seen_and_our_own_work_is_not():
+    machine = Machine()
+
+    def busiest(seconds: float) -> float:
+        """The most that others were seen to use in a second of our own work."""
+        before = machine.read()
+        while (after := machine.read()).at - before.at < seconds:
+            sum(range(20_000))
+        free = free_cores(before, after, machine.cores)
+        assert free is not None
+        return machine.cores - free
+
+    quiet = min(busiest(0.3) for _ in range(5))
+    neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(machine.cores)]
+    try:
+        assert max(busiest(0.3) for _ in range(5)) > min(quiet + 0.2, machine.cores - 1.0)
+    finally:
+        for neighbour in neighbours:
+            neighbour.kill()
+            neighbour.wait()
+
+
+# --------------------------------------------------------------------------- everything that computes holds to it
+
+
+@dataclass
+class Told(Machine):
+    """Two cores of which others use as much as the test says. Every reading is a second after the last one, and long past."""
+
+    others: float = 0.0
+    cores: int = 2
+    quota: Quota | None = None
+    _seconds: float = 0.0
+    _used: float = 0.0
+
+    def read(self) -> Reading:
+        self._seconds += 1.0
+        self._used += self.others
+        return Reading(self._seconds - 1e6, 0.0, self._used)
+
+
+async def test_the_number_changes_between_decode_steps_with_what_is_free(model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    machine, said = Told(), list[str]()
+    counts: list[int] = []
+    decode = SlotForward.decode
+
+    def watched(self: SlotForward, ids: list[int], positions: list[int]) -> torch.Tensor:
+        counts.append(torch.get_num_threads())
+        machine.others = 1.5 if 10 <= len(counts) < 20 else 0.0
+        return decode(self, ids, positions)
+
+    monkeypatch.setattr(SlotForward, "decode", watched)
+    engine = LocalEngine(model, tiny_tokenizer(), threads=Threads(machine=machine, say=said.append))
+    await engine.start()
+    counts.clear()
+    await engine.sample(request([5], max_tokens=40))
+    await engine.close()
+    assert (set(counts[:10]), counts[15], counts[-1]) == ({2}, 1, 2)
+    assert sum(a != b for a, b in pairwise(counts)) == 2
+    assert said == ["compute threads: 2 -> 1, other processes use 1.5 of 2 cores"]  # the way back comes within the minute: the log has it
+
+
+async def test_a_set_number_holds_on_the_engines_thread_whatever_the_load(model: LlamaForCausalLM) -> None:
+    engine = LocalEngine(model, tiny_tokenizer(), threads=Threads(3, machine=Told(others=2.0)))
+    await engine.start()
+    await engine.sample(request([5], max_tokens=4))
+    assert await engine.run_exclusive(torch.get_num_threads) == 3
+    await engine.close()
+
+
+async def test_a_deterministic_engine_never_changes_its_number(model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr(Machine, "read", Told(others=2.0).read)
+    engine = LocalEngine(model, tiny_tokenizer(), deterministic=True)
+    await engine.start()
+    await engine.sample(request([5], max_tokens=4))
+    assert await engine.run_exclusive(torch.get_num_threads) == most_threads(Machine().cores)
+    await engine.close()
+
+
+def test_each_thread_that_computes_gets_the_number() -> None:
+    threads, counts = Threads(3), list[int]()
+
+    def work() -> None:
+        torch.ones(4).sum()  # a thread takes torch's number over when it first computes
+        threads.adapt()
+        counts.append(torch.get_num_threads())
+
+    for thread in [threading.Thread(target=work) for _ in range(2)]:
+        thread.start()
+        thread.join()
+    assert counts == [3, 3]
+
+
+# --------------------------------------------------------------------------- spinning
+
+
+def child(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if name not in SPINNING} | variables
+    return subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=120, check=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch brings another OpenMP library elsewhere")
+def test_spinning_is_bounded_in_the_openmp_library_that_torch_loads():
+    program = "from agentlightning.engines.threads import bound_spinning; bound_spinning(); import torch"
+    assert "GOMP_SPINCOUNT = '10000'" in child(program, OMP_DISPLAY_ENV="VERBOSE").stderr
+    assert "GOMP_SPINCOUNT = '77'" in child(program, OMP_DISPLAY_ENV="VERBOSE", GOMP_SPINCOUNT="77").stderr
+
+
+def test_making_a_trainer_bounds_spinning_before_torch_is_loaded():
+    program = "import os, sys; from agentlightning import Trainer; Trainer(); print('torch' in sys.modules, os.environ['GOMP_SPINCOUNT'])"
+    assert child(program).stdout.split() == ["False", "10000"]
+
+
+def test_agl_bounds_spinning():
+    program = "import os, sys; sys.argv = ['agl', '--version']\ntry: from agentlightning.cli import main; main()\nexcept SystemExit: print(os.environ['GOMP_SPINCOUNT'])"
+    assert child(program).stdout.split()[-1] == "10000"
+
+
+@pytest.mark.parametrize("name", SPINNING)
+def test_what_the_user_set_stays(name: str, monkeypatch: pytest.MonkeyPatch):
+    for other in SPINNING:
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, "5")
+    monkeypatch.delitem(sys.modules, "torch")
+    bound_spinning()
+    assert {other: os.environ.get(other) for other in SPINNING if other in os.environ} == {name: "5"}
+
+
+def test_where_torch_came_first_one_line_says_what_to_set(monkeypatch: pytest.MonkeyPatch):
+    assert long_spins() is None  # the tests' own environment says how to wait
+    for name in SPINNING:
+        monkeypatch.delenv(name, raising=False)
+    line = long_spins()
+    assert line is not None and "=10000 before Python starts" in line.replace("KMP_BLOCKTIME=1 ", "GOMP_SPINCOUNT=10000 ")
+    bound_spinning()
+    assert not any(name in os.environ for name in SPINNING)  # too late: it would only look as if it held
