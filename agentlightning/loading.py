@@ -17,7 +17,7 @@ import sysconfig
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from agentlightning.errors import AgentLightningError, ConfigError
@@ -234,11 +234,16 @@ def where(error: BaseException) -> str:
 
 def user_traceback(error: BaseException, limit: int = 16_384) -> str:
     """The traceback from the user's first frame on, as text; of a long one the last ``limit`` characters."""
+    text = "".join(traceback.format_exception(type(error), error, users_part(error)))
+    return text if len(text) <= limit else "...\n" + text[-limit:]
+
+
+def users_part(error: BaseException) -> TracebackType | None:
+    """The traceback from the user's first frame on."""
     tb = error.__traceback__
     while tb is not None and tb.tb_next is not None and _is_ours(tb.tb_frame.f_code.co_filename):
         tb = tb.tb_next
-    text = "".join(traceback.format_exception(type(error), error, tb))
-    return text if len(text) <= limit else "...\n" + text[-limit:]
+    return tb
 
 
 _PACKAGE = str(Path(__file__).parent)

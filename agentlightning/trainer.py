@@ -6,12 +6,8 @@ order in which it is opened and closed, is in run.py and opening.py.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
-import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -19,6 +15,7 @@ from agentlightning.agent import AgentSpec, as_agent
 from agentlightning.algorithms import Algorithm
 from agentlightning.config import Resolved, RunConfig, resolve
 from agentlightning.engines.threads import bound_spinning
+from agentlightning.entry import Interrupts, run_here, run_sync, short_errors
 from agentlightning.errors import ConfigError
 from agentlightning.ledger import Ledger, total
 from agentlightning.opening import Plan, open_run
@@ -125,15 +122,19 @@ class Trainer:
         Raises ConfigError, TaskError or ModelError before anything starts, RunFailed when the run cannot go on (its last checkpoint is whole), StoreError
         when the record cannot be written.
         """
-        return _run_sync(self._fit(agent, train_dataset, _one_of("val_dataset", val_dataset, "val_data", val_data), resume))
+        with short_errors():
+            val = _one_of("val_dataset", val_dataset, "val_data", val_data)
+            return run_sync(lambda interrupts: self._fit(interrupts, agent, train_dataset, val, resume))
 
     async def train(self, agent: Any, *, resume: bool | str = False) -> FitResult:
         """``fit`` as a coroutine, on the data sets the constructor got."""
-        return await self._fit(agent, None, None, resume)
+        with short_errors():
+            return await run_here(lambda interrupts: self._fit(interrupts, agent, None, None, resume))
 
     def evaluate(self, agent: Any, tasks: Tasks | None = None) -> Evaluation:
         """Scores ``agent`` with the model as it is, with the evaluation settings, on ``tasks`` (default: the validation data set)."""
-        return _run_sync(self._evaluate(agent, tasks))
+        with short_errors():
+            return run_sync(lambda interrupts: self._evaluate(interrupts, agent, tasks))
 
     def validate(self, agent: Any, tasks: Tasks | None = None) -> Evaluation:
         """The same as ``evaluate``."""
@@ -142,7 +143,8 @@ class Trainer:
     def dev(self, agent: Any, tasks: Tasks | None = None, n: int = 3) -> DevReport:
         """Runs ``n`` rollouts without training, and prints and returns what was called, recorded and scored, and everything that would keep this agent from
         being trained."""
-        report = _run_sync(self._dev(agent, tasks, n))
+        with short_errors():
+            report = run_sync(lambda interrupts: self._dev(interrupts, agent, tasks, n))
         if self.progress is True:
             from rich import print as show
 
@@ -151,9 +153,11 @@ class Trainer:
 
     # ------------------------------------------------------------------ how it goes
 
-    async def _fit(self, agent: Any, train_dataset: Tasks | None, val_dataset: Tasks | None, resume: bool | str) -> FitResult:
+    async def _fit(
+        self, interrupts: Interrupts, agent: Any, train_dataset: Tasks | None, val_dataset: Tasks | None, resume: bool | str
+    ) -> FitResult:
         plan = self._plan(agent, train_dataset, val_dataset, resume=resume)
-        async with open_run(plan) as run, _stop_on_ctrl_c(run):
+        async with open_run(plan) as run, interrupts.asking(_asked_to_stop(run)):
             status, stopped_by = RunStatus.FINISHED, None
             try:
                 await self.algorithm.fit(run)
@@ -168,30 +172,30 @@ class Trainer:
             run.progress.finished(result.to_json())
             return result
 
-    async def _evaluate(self, agent: Any, tasks: Tasks | None) -> Evaluation:
+    async def _evaluate(self, interrupts: Interrupts, agent: Any, tasks: Tasks | None) -> Evaluation:
         plan = self._plan(agent, None, tasks, mode=Mode.VAL)
-        async with open_run(plan) as run, _stop_on_ctrl_c(run):
+        async with open_run(plan) as run, interrupts.asking(_asked_to_stop(run)):
             run.progress.run_started(run.record, 0)
             try:
                 evaluation = await run.validate(0)
             except StopRequested as stop:
-                raise KeyboardInterrupt from stop
+                raise interrupts.interrupted() from stop
             assert evaluation is not None
             await run.end(RunStatus.FINISHED)
             return evaluation
 
-    async def _dev(self, agent: Any, tasks: Tasks | None, n: int) -> DevReport:
+    async def _dev(self, interrupts: Interrupts, agent: Any, tasks: Tasks | None, n: int) -> DevReport:
         from agentlightning.dev import dev_report
         from agentlightning.templates import describe
 
         plan = self._plan(agent, tasks, None, mode=Mode.DEV)
-        async with open_run(plan) as run, _stop_on_ctrl_c(run):
+        async with open_run(plan) as run, interrupts.asking(_asked_to_stop(run)):
             interrupted = False
             try:
                 await run.sample(Mode.DEV, 0, run.take_tasks(n), 1)
             except StopRequested as stop:
                 if not run.reports:
-                    raise KeyboardInterrupt from stop
+                    raise interrupts.interrupted() from stop
                 interrupted = True
             await run.end(RunStatus.STOPPED if interrupted else RunStatus.FINISHED)
             traces = [await run.trace(report.rollout) for report in run.reports]
@@ -252,54 +256,15 @@ class Trainer:
         )
 
 
-def _run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine from plain code, also where an event loop is already running (a notebook): then in a thread of its own."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            results.append(asyncio.run(coroutine))
-        except BaseException as error:  # noqa: BLE001  # handed to the caller's thread below
-            errors.append(error)
-
-    thread = threading.Thread(target=work, name="agentlightning-fit")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
-
-
-@asynccontextmanager
-async def _stop_on_ctrl_c(run: Run) -> AsyncGenerator[None]:
-    """The first Ctrl-C (or SIGTERM) asks the run to save and end; the next one does what it always does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    training = run.record.config.get("mode") == Mode.TRAIN
-    signals = (signal.SIGINT, signal.SIGTERM)
+def _asked_to_stop(run: Run) -> Callable[[str], None]:
+    """What the first Ctrl-C (or SIGTERM) does: asks the run to save and end."""
+    saving = "saving a checkpoint and " if run.record.config.get("mode") == Mode.TRAIN else ""
 
     def stop(name: str) -> None:
-        for number in signals:
-            loop.remove_signal_handler(number)
-        run.progress.message(f"{name}: {'saving a checkpoint and ' if training else ''}ending; once more to stop at once")
+        run.progress.message(f"{name}: {saving}ending; once more to stop at once")
         run.request_stop("interrupted")
 
-    for number in signals:
-        with suppress(NotImplementedError):  # Windows: Ctrl-C raises KeyboardInterrupt there
-            loop.add_signal_handler(number, stop, number.name)
-    try:
-        yield
-    finally:
-        for number in signals:
-            with suppress(NotImplementedError):
-                loop.remove_signal_handler(number)
+    return stop
 
 
 async def _result(run: Run, status: RunStatus, stopped_by: str | None) -> FitResult:

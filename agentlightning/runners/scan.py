@@ -6,9 +6,12 @@ This is what lets the dev report name the cause when no call reaches the endpoin
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import sys
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -142,16 +145,30 @@ def fixed_settings(modules: Iterable[ModuleType]) -> list[FixedSetting]:
     """Places in the text of modules that lead calls somewhere fixed: a URL given as a client's argument, or an endpoint variable that is set."""
     found: list[FixedSetting] = []
     for module in modules:
-        try:
-            file = Path(str(module.__file__))
-            tree = ast.parse(file.read_bytes())
-        except (OSError, SyntaxError, ValueError):  # no source to look at, so nothing is found in it
-            continue
-        for node in ast.walk(tree):
-            what = _fixed(node)
-            if what is not None:
-                found.append(FixedSetting(f"{file.name}:{getattr(node, 'lineno', 0)}", what))
+        for place, first_line, text in _texts(module):
+            try:
+                tree = ast.parse(text)
+            except (SyntaxError, ValueError):  # no source to look at, so nothing is found in it
+                continue
+            for node in ast.walk(tree):
+                what = _fixed(node)
+                if what is not None:
+                    found.append(FixedSetting(f"{place}:{getattr(node, 'lineno', 0) + first_line}", what))
     return found
+
+
+def _texts(module: ModuleType) -> Iterator[tuple[str, int, bytes | str]]:
+    """A module's source: its file's name, 0 and the text; of one without a file (a notebook, a prompt) each function's name, the lines before it and its text."""
+    file = getattr(module, "__file__", None)
+    if isinstance(file, str):
+        with suppress(OSError):
+            yield Path(file).name, 0, Path(file).read_bytes()
+        return
+    for value in list(vars(module).values()):
+        if inspect.isfunction(value) and value.__module__ == module.__name__:
+            with suppress(OSError, TypeError):
+                lines, first = inspect.getsourcelines(value)
+                yield value.__qualname__, first - 1, textwrap.dedent("".join(lines))
 
 
 def _fixed(node: ast.AST) -> str | None:
