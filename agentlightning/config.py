@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -18,12 +18,11 @@ from agentlightning.types import MAX_REWARD, ScorableReason
 if TYPE_CHECKING:
     from agentlightning.config_sources import Resolved as Resolved
     from agentlightning.config_sources import describe_run as describe_run
-    from agentlightning.config_sources import reference as reference
     from agentlightning.config_sources import resolve as resolve
 
 __path__: list[str] = []  # so that what is not in here is refused with its sentence (spellings/paths.py)
 _SQLITE = "sqlite:///"
-_IN_SOURCES = ("Resolved", "describe_run", "reference", "resolve")
+_IN_SOURCES = ("Resolved", "describe_run", "resolve")
 
 
 def __getattr__(name: str) -> Any:
@@ -42,6 +41,14 @@ class Settings(BaseModel):
     """Base of all settings: frozen, unknown keys refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    def __new__(cls, *given: object, **settings: object) -> Self:
+        """What a program passes is held to what a file may say (no "8" or True for a number), and refused in the same words."""
+        if given or settings:
+            from agentlightning.config_sources import check_given
+
+            check_given(cls, given, settings)
+        return super().__new__(cls)
 
 
 def _regular(pattern: str | None) -> str | None:

@@ -1,12 +1,11 @@
 """Where settings come from: files, environment and flags are laid over one another, checked together, and each value keeps its source.
 
-Knows the shape of RunConfig and of an algorithm's settings class, and nothing of what the settings mean. `reference` turns the same classes into
-the page of all settings, `describe_run` into what a run writes about itself.
+Knows the shape of RunConfig and of an algorithm's settings class, and nothing of what the settings mean. `describe_run` turns
+them into what a run writes about itself.
 """
 
 from __future__ import annotations
 
-import difflib
 import enum
 import importlib.metadata
 import json
@@ -16,7 +15,7 @@ import subprocess
 import sys
 import tomllib
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
@@ -26,7 +25,9 @@ from pydantic.fields import FieldInfo
 
 from agentlightning.config import RunConfig, Settings
 from agentlightning.errors import ConfigError
+from agentlightning.json_values import kind_of, out_of_numpy
 from agentlightning.spellings.absent import why
+from agentlightning.spellings.nearest import did_you_mean, nearest
 from agentlightning.types import Json
 
 ENVIRONMENT_PREFIX = "AGL_"
@@ -89,11 +90,7 @@ def resolve(
         *_from_file(file),
         *_from_environment({} if isinstance(defaults, Resolved) else env or {}),
         *(_Given(tuple(k.split(".")), v, f"flag {names.get(k, '--set')}", text=isinstance(v, str)) for k, v in (flags or {}).items()),
-        *(
-            _Given(keys, leaf, "argument")
-            for key, value in (arguments or {}).items()
-            for keys, leaf in leaves_of(value, tuple(key.split(".")))
-        ),
+        *(each for key, value in (arguments or {}).items() for each in _passed(value, tuple(str(key).split(".")))),
         *_arguments(algorithm, ("algorithm",)),
     ]
     algorithm_name, algorithm_class = _algorithm_class(given, algorithm)
@@ -131,6 +128,15 @@ def _arguments(settings: Settings | None, prefix: Keys) -> Iterator[_Given]:
             yield _Given((*prefix, name), TypeAdapter(Any).dump_python(value, mode="json"), "argument")
 
 
+def _passed(value: object, keys: Keys, source: str = "argument") -> Iterator[_Given]:
+    """What a program passes for a setting or a section: also a settings object where a table may stand."""
+    for path, leaf in leaves_of(value, keys):
+        if isinstance(leaf, Settings):
+            yield from _arguments(leaf, path)
+        else:
+            yield _Given(path, leaf, source)
+
+
 def _resolved(resolved: Resolved) -> Iterator[_Given]:
     """What was given when these settings were resolved before, from where it came."""
     for key, value in resolved.values().items():
@@ -157,8 +163,8 @@ def _from_file(file: Path | None) -> Iterator[_Given]:
 def leaves_of(value: Json, keys: Keys = ()) -> Iterator[tuple[Keys, Json]]:
     """What is in a table and the tables within it, each value with its keys. An empty table is a value."""
     if isinstance(value, dict) and value:
-        for key, item in cast("dict[str, Json]", value).items():
-            yield from leaves_of(item, (*keys, key))
+        for key, item in cast("dict[object, Json]", value).items():
+            yield from leaves_of(item, (*keys, str(key)))
     else:
         yield keys, value
 
@@ -220,7 +226,7 @@ def _spread(item: _Given, shapes: Mapping[str, type[Settings]], problems: list[s
         if info is None:
             problems.append(_unknown(item, item.keys[: depth + 1], shape, shapes))
             return
-        section = _section(info)
+        section = section_of(info)
         if section is None:
             rest = item.keys[depth + 1 :]
             if rest and _origin(info.annotation) is not dict:
@@ -230,13 +236,32 @@ def _spread(item: _Given, shapes: Mapping[str, type[Settings]], problems: list[s
             elif item.text:
                 yield _Given(item.keys, _read_text(cast("str", item.value), info, inside=bool(rest)), item.source)
             else:
-                yield item
+                try:
+                    yield _Given(item.keys, _plain(item.value), item.source)
+                except TypeError as error:
+                    problems.append(f"{'.'.join(item.keys)} ({item.source}): is {error}; allowed is {allowed(info)}{_line(item, info)}")
             return
         shape = section
     if item.value != {}:
         problems.append(
             f"{'.'.join(item.keys)} ({item.source}): is a table of settings, not a value; its keys: {', '.join(shape.model_fields)}"
         )
+
+
+def _plain(value: object) -> Json:
+    """A value of a program as settings have it. Raises TypeError, whose text is the kind of what cannot be one."""
+    plain = out_of_numpy(value)
+    if isinstance(plain, list | tuple):
+        return [_plain(item) for item in cast("list[object]", plain)]
+    if isinstance(plain, dict):
+        return {str(key): _plain(item) for key, item in cast("dict[object, object]", plain).items()}
+    if isinstance(plain, enum.Enum):
+        return plain.value
+    if isinstance(plain, Path):
+        return str(plain)
+    if plain is None or isinstance(plain, bool | int | float | str):
+        return plain
+    raise TypeError(kind_of(plain))
 
 
 def _lay(values: dict[Keys, _Given], item: _Given) -> None:
@@ -292,6 +317,28 @@ def _validate(shape: type[S], prefix: Keys, values: Mapping[Keys, _Given], probl
         return None
 
 
+def check_given(shape: type[Settings], by_position: Sequence[object], given: Mapping[str, object]) -> None:
+    """Holds what a program passes to a settings class to what a file may say. Raises ConfigError, a line for each problem."""
+    call = f"{shape.__name__}(...)"
+    if by_position:
+        raise ConfigError(f"{call}: takes its settings by name, e.g. {shape.__name__}({next(iter(shape.model_fields))}=...)")
+    problems: list[str] = []
+    values: dict[Keys, _Given] = {}
+    for name, value in given.items():
+        if name not in shape.model_fields:
+            own = {key: as_argument(key) if shape is RunConfig else f"{key}=..." for key in (*_dotted(shape), *_section_names(shape))}
+            elsewhere = {key: f"Trainer({as_argument(key)})" for key in settings_keys() if key.rpartition(".")[2] not in own}
+            hint = why(name) or f"no such setting{did_you_mean(name, {**elsewhere, **own}) or '; known: ' + ', '.join(shape.model_fields)}"
+            problems.append(f"{name} ({call}): {hint}")
+            continue
+        for item in _passed(value, (name,), call):
+            for one in _spread(item, {"": shape}, problems):
+                _lay(values, one)
+    _validate(shape, (), values, problems)
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
 def _bad_value(
     shape: type[Settings], prefix: Keys, values: Mapping[Keys, _Given], loc: tuple[int | str, ...], kind: str, message: str
 ) -> str:
@@ -307,39 +354,75 @@ def _bad_value(
         known = cast("dict[str, FieldInfo]", at.model_fields) if at is not None else {}
         field = known.get(key) if at is not None else info
         if field is None and kind == "extra_forbidden":
-            near = difflib.get_close_matches(key, known, n=1)
+            near = nearest(key, {name: name for name in known})
             place = f" ({holder.source})" if holder is not None else ""
             hint = f"nearest: {near[0]}; " if near else ""
             return f"{'.'.join(keys)}{place}: no such setting; {hint}known: {', '.join(known)}"
         info = field
-        at = _section(info) or _sections(info) if info is not None else None
+        at = section_of(info) or _sections(info) if info is not None else None
     place = f" ({holder.source})" if holder is not None else ""
     if kind in ("value_error", "assertion_error", "string_pattern_mismatch") or info is None or holder is None:
         return f"{'.'.join(keys) or 'settings'}{place}: {message.removeprefix('Value error, ').removeprefix('Assertion failed, ')}"
     # a key of a dict: show it with its value
     absent = why(holder.value) if isinstance(holder.value, str) else None
-    return f"{'.'.join(holder.keys)} = {json.dumps(holder.value, default=str)}{place}: allowed is {allowed(info)}{f'; {absent}' if absent else ''}"
+    return f"{'.'.join(holder.keys)} = {json.dumps(holder.value, default=str)}{place}: allowed is {allowed(info)}{f'; {absent}' if absent else _line(holder, info)}"
+
+
+def _line(item: _Given, info: FieldInfo) -> str:
+    """``, e.g. learner={"lr": 2e-05}``: the setting as its source writes it, with a value that it may have. Nothing where no plain value stands for it."""
+    default: Any = info.get_default(call_default_factory=True, validated_data={})
+    value: Any = default if default is not None else {int: 10, float: 1.0}.get(_origin(info.annotation))
+    if not isinstance(value, bool | int | float | str | tuple) or value == "":
+        return ""
+    key, written = ".".join(item.keys), json.dumps(value)
+    kind, _, name = item.source.partition(" ")
+    if kind == "environment":
+        return f", e.g. {name}={written}"
+    if kind == "flag":
+        return f", e.g. --set {key}={written}" if name == "--set" else f", e.g. {name} {value!s}"
+    if kind == "file":
+        return f", e.g. {item.keys[-1]} = {written}"
+    return f", e.g. {as_argument(key) if kind == 'argument' or '.' in key else f'{key}=...'}".replace("...", repr(cast("object", value)))
 
 
 def _unknown(item: _Given, keys: Keys, shape: type[Settings], shapes: Mapping[str, type[Settings]]) -> str:
     whole = ".".join(item.keys)
     if sentence := why(whole):
         return f"{whole} ({item.source}): {sentence}"
+    everything = [f"{prefix}.{key}".lstrip(".") for prefix, cls in shapes.items() for key in (*_dotted(cls), *_section_names(cls))]
+    write = _WRITERS.get(item.source.partition(" ")[0], str) if not item.source.endswith("(...)") else as_argument
+    near = nearest(whole, {key: write(key) for key in (*everything, "algorithm", "algorithm.name")})
     here = ".".join(keys[:-1])
-    known = {".".join((*keys[:-1], name)) for name in shape.model_fields}
-    if not here:
-        known.add("algorithm")
-    everything = {f"{prefix}.{key}".lstrip(".") for prefix, cls in shapes.items() for key in _dotted(cls)} | {"algorithm.name"}
-    near = difflib.get_close_matches(".".join(keys), known, n=3, cutoff=0.6)
-    near += [key for key in sorted(everything) if key.rsplit(".", 1)[-1] == item.keys[-1] and key not in near]
-    if not near:
-        near = difflib.get_close_matches(whole, everything, n=3, cutoff=0.6)
-    hint = (
-        f"nearest: {', '.join(near[:4])}"
-        if near
-        else f"known {'in ' + here if here else 'here'}: {', '.join(sorted(k.rsplit('.', 1)[-1] for k in known))}"
-    )
+    known = sorted({*shape.model_fields} if here else {*shape.model_fields, "algorithm"})
+    hint = f"nearest: {', '.join(near)}" if near else f"known {'in ' + here if here else 'here'}: {', '.join(known)}"
     return f"{whole} ({item.source}): no such setting; {hint}"
+
+
+def as_argument(key: str) -> str:
+    """How a program writes a setting, where ``Trainer`` takes it: ``learner={"lr": ...}``."""
+    section, _, name = key.rpartition(".")
+    if not section:
+        return f"{key}=..." if key not in RunConfig.model_fields or section_of(RunConfig.model_fields[key]) is None else f"{key}={{...}}"
+    if section == "algorithm":
+        return f"algorithm={DEFAULT_ALGORITHM.upper()}({name}=...)" if name != "name" else f"algorithm={DEFAULT_ALGORITHM.upper()}()"
+    return {"model.path": "model=...", "runner.n_runners": "n_runners=...", "gateway.port": "port=..."}.get(
+        key
+    ) or f'{section}={{"{name}": ...}}'
+
+
+def settings_keys() -> list[str]:
+    """The dotted key of every setting, those of algorithms too."""
+    from agentlightning.algorithms import ALGORITHMS
+
+    return [*_dotted(RunConfig), *(f"algorithm.{key}" for algorithm in ALGORITHMS.values() for key in _dotted(algorithm))]
+
+
+def _as_variable(key: str) -> str:
+    return ENVIRONMENT_PREFIX + key.upper().replace(".", "__")
+
+
+_WRITERS: Mapping[str, Callable[[str], str]] = {"argument": as_argument, "environment": _as_variable}
+"""How the settings of a source are written; elsewhere their dotted key is."""
 
 
 # --------------------------------------------------------------------------- the shape of settings classes
@@ -354,7 +437,8 @@ def _origin(annotation: Any) -> Any:
     return origin or annotation
 
 
-def _section(info: FieldInfo) -> type[Settings] | None:
+def section_of(info: FieldInfo) -> type[Settings] | None:
+    """The settings class of a field that is a section."""
     annotation: Any = _origin(info.annotation)
     return annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None
 
@@ -371,9 +455,13 @@ def _sections(info: FieldInfo) -> _Sections | None:
     return _Sections(annotation) if isinstance(annotation, type) and issubclass(annotation, Settings) else None
 
 
+def _section_names(shape: type[Settings]) -> list[str]:
+    return [name for name, info in shape.model_fields.items() if section_of(info) is not None]
+
+
 def _dotted(shape: type[Settings]) -> Iterator[str]:
     for name, info in shape.model_fields.items():
-        section = _section(info)
+        section = section_of(info)
         if section is None:
             yield name
         else:
@@ -382,7 +470,7 @@ def _dotted(shape: type[Settings]) -> Iterator[str]:
 
 def _leaves(values: Mapping[str, Json], shape: type[Settings], prefix: Keys = ()) -> Iterator[tuple[Keys, Json]]:
     for name, info in shape.model_fields.items():
-        section = _section(info)
+        section = section_of(info)
         if section is None:
             yield (*prefix, name), values[name]
         else:
@@ -488,60 +576,3 @@ def _git(folder: Path, *arguments: str) -> str | None:
     command = ["git", "-C", str(folder), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False, stdin=subprocess.DEVNULL)
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def reference(algorithms: Mapping[str, type[Settings]] | None = None) -> str:
-    """All settings as a Markdown page, made from the classes and their docstrings. ``algorithms`` None: those there are."""
-    if algorithms is None:
-        from agentlightning.algorithms import ALGORITHMS
-
-        algorithms = ALGORITHMS
-    lines = _INTRODUCTION.splitlines()
-    top = {name: info for name, info in RunConfig.model_fields.items() if _section(info) is None}
-    lines += ["", "## The run", "", *_table(top, "")]
-    for name, info in RunConfig.model_fields.items():
-        if section := _section(info):
-            lines += ["", f"## [{name}]", "", *_purpose(section), *_table(section.model_fields, f"{name}.")]
-    for name, algorithm in sorted(algorithms.items()):
-        lines += ["", f'## [algorithm] with name = "{name}"', "", *_purpose(algorithm), *_table(algorithm.model_fields, "algorithm.")]
-    return "\n".join(lines) + "\n"
-
-
-def _purpose(shape: type[Settings]) -> list[str]:
-    own = vars(shape).get("__doc__")
-    return [" ".join(str(own).split()), ""] if own else []
-
-
-def _table(fields: Mapping[str, FieldInfo], prefix: str) -> Iterator[str]:
-    yield "| setting | default | allowed | |"
-    yield "|---|---|---|---|"
-    for name, info in fields.items():
-        default: Any = info.get_default(call_default_factory=True, validated_data={})
-        shown = "none" if default is None else json.dumps(TypeAdapter(Any).dump_python(default, mode="json"))
-        about = " ".join((info.description or "").split()).replace("|", "\\|")
-        yield f"| `{prefix}{name}` | `{shown}` | {allowed(info)} | {about} |"
-
-
-_INTRODUCTION = """\
-# Settings
-
-This page is made from the settings classes (`agl config --reference`); a test holds it in step.
-
-A run's settings come from, later over earlier: defaults, what a program passes to `RunConfig(...)`, a TOML file (`agl train --config run.toml`),
-environment variables, and flags. `agl config` prints every value and where it came from; a run writes the same into its folder as `config.json`.
-
-```toml
-name = "calculator"
-steps = 40
-
-[algorithm]
-name = "grpo"
-group_size = 8
-
-[learner]
-lr = 2e-5
-```
-
-The same in the environment: `AGL_LEARNER__LR=2e-5` (two underscores between the parts of a key). As a flag: `--set learner.lr=2e-5`, any number of times.
-Text there is read like a TOML value where it is one; `none` stands for no value. A misspelt key, a value that is not allowed or an `AGL_` variable that names
-no setting is refused, with the nearest known keys."""

@@ -58,7 +58,7 @@ def exact_json(value: object, place: str) -> Json:
 
 
 def _convert(value: object, place: str, depth: int) -> Json:
-    plain = _out_of_numpy(value)
+    plain = out_of_numpy(value)
     if plain is None or isinstance(plain, bool):
         return plain
     if isinstance(plain, float):
@@ -106,7 +106,7 @@ def comes_from(value: object, library: str) -> bool:
     return any(cls.__module__.partition(".")[0] == library for cls in type(value).__mro__)
 
 
-def _out_of_numpy(value: object) -> object:
+def out_of_numpy(value: object) -> object:
     """numpy's numbers, texts and arrays as what they equal. Dates keep their own kind, and numbers wider than Python's stay as they are."""
     if not comes_from(value, "numpy") or not hasattr(value, "dtype"):
         return value

@@ -29,7 +29,10 @@ def check_tasks(tasks: object, name: str = "tasks", most: int | None = None) -> 
     """
     refuse_other_kinds(tasks, name)
     if isinstance(tasks, str | Path):
-        tasks = load_tasks(tasks)
+        try:
+            tasks = load_tasks(tasks)
+        except TaskError as error:
+            raise TaskError(f"{name}: {error}") from error
     sized = cast("Sequence[Any]", tasks)
     count = len(sized) if most is None else min(len(sized), most)
     # A Hugging Face data set is read many times faster in order than by position.

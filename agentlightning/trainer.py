@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agentlightning.agent import AgentSpec, as_agent
 from agentlightning.algorithms import Algorithm
+from agentlightning.arguments import checked
 from agentlightning.config import Resolved, RunConfig, resolve
 from agentlightning.engines.threads import bound_spinning
 from agentlightning.entry import Interrupts, run_here, run_sync, short_errors
@@ -55,6 +56,7 @@ class Trainer:
     learned from. Nothing is started before ``fit``.
     """
 
+    @checked
     def __init__(
         self,
         *,
@@ -84,14 +86,12 @@ class Trainer:
         for name in [name for name in _NO_PART_YET if name in settings and not isinstance(settings[name], Mapping)]:
             if settings.pop(name):
                 raise ConfigError(f"Trainer({name}=...) has no part behind it in this version: {_NO_PART_YET[name]}")
-        if algorithm is not None and not isinstance(algorithm, Algorithm):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are not type-checked
-            raise ConfigError(f"Trainer(algorithm={algorithm!r}): expected an algorithm such as GRPO(group_size=8)")
         flags = dict(settings)
-        _put(flags, "model", "path", None if model is None else str(model))
-        _put(flags, "runner", "n_runners", _one_of("n_runners", n_runners, "n_workers", n_workers))
-        _put(flags, "gateway", "port", port)
-        _put(flags, None, "epochs", num_epochs)
-        _put(flags, None, "output_dir", None if output_dir is None else str(output_dir))
+        _put(flags, "model.path", None if model is None else str(model))
+        _put(flags, "runner.n_runners", _one_of("n_runners", n_runners, "n_workers", n_workers))
+        _put(flags, "gateway.port", port)
+        _put(flags, "epochs", _one_of("epochs", flags.get("epochs"), "num_epochs", num_epochs))
+        _put(flags, "output_dir", None if output_dir is None else str(output_dir))
         self.resolved: Resolved = _resolve(config, flags, algorithm)
         self.config: RunConfig = self.resolved.config
         self.algorithm: Algorithm = cast(Algorithm, self.resolved.algorithm)
@@ -100,10 +100,12 @@ class Trainer:
         self.val_dataset = val_dataset
         self.max_tasks = _one_of("max_tasks", max_tasks, "max_rollouts", max_rollouts)
         self.resources = _one_of("resources", resources, "initial_resources", initial_resources) or {}
+        NamedResources(self.resources).to_json()  # refuses what is no resource
         self.progress = progress
 
     # ------------------------------------------------------------------ what a user calls
 
+    @checked
     def fit(
         self,
         agent: Any,
@@ -126,20 +128,24 @@ class Trainer:
             val = _one_of("val_dataset", val_dataset, "val_data", val_data)
             return run_sync(lambda interrupts: self._fit(interrupts, agent, train_dataset, val, resume))
 
+    @checked
     async def train(self, agent: Any, *, resume: bool | str = False) -> FitResult:
         """``fit`` as a coroutine, on the data sets the constructor got."""
         with short_errors():
             return await run_here(lambda interrupts: self._fit(interrupts, agent, None, None, resume))
 
+    @checked
     def evaluate(self, agent: Any, tasks: Tasks | None = None) -> Evaluation:
         """Scores ``agent`` with the model as it is, with the evaluation settings, on ``tasks`` (default: the validation data set)."""
         with short_errors():
             return run_sync(lambda interrupts: self._evaluate(interrupts, agent, tasks))
 
+    @checked
     def validate(self, agent: Any, tasks: Tasks | None = None) -> Evaluation:
         """The same as ``evaluate``."""
         return self.evaluate(agent, tasks)
 
+    @checked
     def dev(self, agent: Any, tasks: Tasks | None = None, n: int = 3) -> DevReport:
         """Runs ``n`` rollouts without training, and prints and returns what was called, recorded and scored, and everything that would keep this agent from
         being trained."""
@@ -310,13 +316,9 @@ def _laid_over(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str
     return laid
 
 
-def _put(flags: dict[str, Json], section: str | None, key: str, value: Json) -> None:
-    if value is None:
-        return
-    place = flags if section is None else flags.setdefault(section, {})
-    if not isinstance(place, dict):
-        raise ConfigError(f"Trainer({section}={place!r}): expected a mapping of settings")
-    place[key] = value
+def _put(flags: dict[str, Json], key: str, value: Json) -> None:
+    if value is not None:
+        flags[key] = value
 
 
 def _one_of(name: str, value: T | None, other_name: str, other: T | None) -> T | None:

@@ -278,7 +278,7 @@ def show_config(
     from agentlightning.cli.settings import settings
 
     if reference:
-        from agentlightning.config import reference as page
+        from agentlightning.config_reference import reference as page
 
         print(page(), end="")
         return

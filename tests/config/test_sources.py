@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentlightning.algorithms import GRPO
-from agentlightning.config import LearnerConfig, ModelConfig, RunConfig, describe_run, reference, resolve
+from agentlightning.config import LearnerConfig, ModelConfig, RunConfig, describe_run, resolve
+from agentlightning.config_reference import reference
 from agentlightning.config_sources import ENVIRONMENT_PREFIX, allowed, git_revision
 from agentlightning.errors import ConfigError
 
@@ -136,10 +137,10 @@ def test_unknown_keys_are_named_with_their_place_and_the_nearest_known_ones(tmp_
     )
     assert lines == [
         "lr (file runs.toml line 1): no such setting; nearest: learner.lr",
-        "learner.lrr (file runs.toml line 3): no such setting; nearest: learner.lr, learner.eps, learner.layout",
-        "algorithm.group_sizes (file runs.toml line 5): no such setting; nearest: algorithm.group_size, algorithm.clip_high, algorithm.std",
-        "learnr.lr (file runs.toml line 7): no such setting; nearest: learner, learner.lr",
-        "learner.epz (environment AGL_LEARNER__EPZ): no such setting; nearest: learner.eps, learner.epochs, learner.lr",
+        "learner.lrr (file runs.toml line 3): no such setting; nearest: learner.lr",
+        "algorithm.group_sizes (file runs.toml line 5): no such setting; nearest: algorithm.group_size",
+        "learnr.lr (file runs.toml line 7): no such setting; nearest: learner.lr",
+        "learner.epz (environment AGL_LEARNER__EPZ): no such setting; nearest: AGL_LEARNER__EPS",
     ]
 
 
@@ -165,19 +166,19 @@ def test_bad_values_say_the_value_its_source_and_what_is_allowed(tmp_path: Path)
         "[runner]\nn_runners = 1.5\nfailure_reward = {agent_eror = -1.0}\n[algorithm]\ngroup_size = true\n",
     )
     assert sorted(problems(file=file, flags={"sampling.top_p": "2", "name.x": "1", "engine": "3"})) == [
-        "algorithm.group_size = true (file runs.toml line 12): allowed is a whole number >= 1",
+        "algorithm.group_size = true (file runs.toml line 12): allowed is a whole number >= 1, e.g. group_size = 8",
         "engine (flag --set): is a table of settings, not a value; its keys: slots, kv_budget_gb, context_length, prefix_cache",
-        "learner.betas = [1.0] (file runs.toml line 7): allowed is a list of 2: a number, a number",
-        'learner.layout = "treee" (file runs.toml line 6): allowed is one of auto, tree, flat',
-        'learner.lr = "fast" (file runs.toml line 5): allowed is a number > 0',
+        "learner.betas = [1.0] (file runs.toml line 7): allowed is a list of 2: a number, a number, e.g. betas = [0.9, 0.999]",
+        'learner.layout = "treee" (file runs.toml line 6): allowed is one of auto, tree, flat, e.g. layout = "auto"',
+        'learner.lr = "fast" (file runs.toml line 5): allowed is a number > 0, e.g. lr = 2e-05',
         "model (file runs.toml line 3): is a table of settings, not a value; its keys: path, dtype, device, tool_format, keep_reasoning",
         "name.x (flag --set): name is text, not a table",
         "runner.failure_reward.agent_eror = -1.0 (file runs.toml line 10): allowed is a table: one of agent_error, timeout, empty, "
         "bad_reward, context_length = a number >= -1e+09 and <= 1e+09",
-        "runner.n_runners = 1.5 (file runs.toml line 9): allowed is a whole number >= 1",
-        "sampling.top_p = 2 (flag --set): allowed is a number > 0 and <= 1",
-        "seed = true (file runs.toml line 2): allowed is a whole number",
-        "steps = 0 (file runs.toml line 1): allowed is a whole number >= 1, or none",
+        "runner.n_runners = 1.5 (file runs.toml line 9): allowed is a whole number >= 1, e.g. n_runners = 8",
+        "sampling.top_p = 2 (flag --set): allowed is a number > 0 and <= 1, e.g. --set sampling.top_p=1.0",
+        "seed = true (file runs.toml line 2): allowed is a whole number, e.g. seed = 0",
+        "steps = 0 (file runs.toml line 1): allowed is a whole number >= 1, or none, e.g. steps = 10",
     ]
 
 

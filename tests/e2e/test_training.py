@@ -192,7 +192,7 @@ def test_a_step_without_anything_to_compare_trains_nothing_and_says_so(letters: 
         ({"tracer": object()}, r"tracer \(argument\): leave the tracer out"),
         ({"store": object()}, r"store=...\) has no part behind it"),
         ({"runner": {"failure_reward": {"incomplete": 0.0}}, "n_runners": None}, r"failure_reward\.incomplete"),
-        ({"algorithm": "grpo"}, "expected an algorithm such as GRPO"),
+        ({"algorithm": "grpo"}, r"expected an algorithm: algorithm=GRPO\("),
     ],
 )
 def test_what_cannot_work_is_refused_at_start_by_name(letters: Path, tmp_path: Path, settings: dict[str, Any], said: str):
@@ -206,7 +206,7 @@ def test_what_cannot_work_is_refused_at_start_by_name(letters: Path, tmp_path: P
     [
         (letters_agent.takes_nothing, "takes_nothing"),
         (letters_agent.takes_unknown, "model_server"),
-        (letters_agent.not_callable, "cannot be called"),
+        (letters_agent.not_callable, "expected a function of a task"),
         ("no/such/file.py:agent", "no/such/file.py"),
         (f"{letters_agent.__file__}:nobody", "nobody"),
     ],
