@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import secrets
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -95,7 +96,8 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
         (folder / "config.json").write_bytes(orjson.dumps(description, option=orjson.OPT_INDENT_2, default=str))
 
         resources_version = await store.put_resources(record.id, resources.to_json())
-        progress = make_progress(plan.progress)
+        # What dev finds is printed on stdout; how it is getting on is not part of that.
+        progress = make_progress(plan.progress, sys.stderr if plan.mode is Mode.DEV else None)
         closing.callback(progress.close)
         progress.phase("loading the model")
         threads = Threads(config.threads, say=_from_any_thread(progress.message), machine=machine, since=began)

@@ -19,6 +19,7 @@ from agentlightning.config import RunConfig
 from agentlightning.dev_causes import likely_cause
 from agentlightning.errors import RunFailed
 from agentlightning.ledger import Ledger
+from agentlightning.metrics.pace import Pace
 from agentlightning.result import Evaluation, evaluate
 from agentlightning.tracing.last import note_finished
 from agentlightning.types import Attempt, Call, Json, Mode, Node, Rollout, RunRecord, RunStatus, StepRecord
@@ -192,7 +193,10 @@ class Run:
         done: dict[str, Rollout] = {}
         pending = {rollout.id for group in groups for rollout in group}
         started: dict[str, float] = {}
+        pace = Pace()
         while pending:
+            load = self.engine.load
+            self.progress.sampling(pace.note(time.monotonic(), load.sampled), load.live, load.waiting)
             for rollout in await self.store.wait(list(pending), timeout=0.5):
                 done[rollout.id] = rollout
                 pending.discard(rollout.id)

@@ -196,6 +196,7 @@ class Trainer:
 
         plan = self._plan(agent, tasks, None, mode=Mode.DEV)
         async with open_run(plan) as run, interrupts.asking(_asked_to_stop(run)):
+            run.progress.run_started(run.record, 0)
             interrupted = False
             try:
                 await run.sample(Mode.DEV, 0, run.take_tasks(n), 1)

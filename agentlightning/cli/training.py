@@ -36,7 +36,7 @@ def evaluate(resolved: Resolved, agent: str, *, tasks: Path | None, grader: str 
 
 
 def dev(resolved: Resolved, agent: str, *, tasks: Path | None, n: int, grader: str | None, json: bool) -> int:
-    trainer = _trainer(resolved, grader, result_only=json)
+    trainer = _trainer(resolved, grader, result_only=True)
     report = trainer.dev(agent, _needed(tasks, "dev"), n)
     write_json(report.to_json()) if json else write(report)
     return INTERRUPTED if report.interrupted else 0 if report.trainable else 1

@@ -98,6 +98,8 @@ class Load:
     waiting: int
     row_tokens: int
     prefix_tokens: int
+    sampled: int = 0
+    """Tokens drawn since the engine was started."""
 
 
 class Scheduler:
@@ -138,6 +140,7 @@ class Scheduler:
         self._rows: list[_Row] = []
         self._decoding = 0
         self._admitted = 0
+        self._sampled = 0
         self._stamp = forward.stamp()
         self.waiting: deque[Job] = deque()
         self.version = version
@@ -148,7 +151,7 @@ class Scheduler:
 
     @property
     def load(self) -> Load:
-        return Load(len(self._rows), len(self.waiting), self._cache.rows * self._cache.tokens, self._prefixes.tokens)
+        return Load(len(self._rows), len(self.waiting), self._cache.rows * self._cache.tokens, self._prefixes.tokens, self._sampled)
 
     # ------------------------------------------------------------------ what the engine asks for
 
@@ -407,6 +410,7 @@ class Scheduler:
             row.ids[row.length] = one.token_id
             row.length += 1
             row.logprobs.append(one.logprob)
+            self._sampled += 1
             if one.log_kept is not None:
                 row.log_kept.append(one.log_kept)
             if one.kept is not None:

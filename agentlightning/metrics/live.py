@@ -20,7 +20,7 @@ from rich.text import Text
 
 from agentlightning.metrics.plain import PlainView
 from agentlightning.metrics.progress import Progress, SilentView
-from agentlightning.metrics.state import ASCII_BLOCKS, BLOCKS, RunState, counts, failures, score, sparkline, summary
+from agentlightning.metrics.state import ASCII_BLOCKS, BLOCKS, RunState, counts, failures, pace_text, score, sparkline, summary
 from agentlightning.text import duration, number, short_path
 from agentlightning.types import Json, Rollout, RunRecord
 
@@ -71,6 +71,10 @@ class LiveView:
     def rollout_done(self, rollout: Rollout) -> None:
         with self._lock:
             self._state.add_rollout(rollout)
+
+    def sampling(self, tokens_per_s: float, live: int, waiting: int) -> None:
+        with self._lock:
+            self._state.pace = (tokens_per_s, live, waiting)
 
     def step_done(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json]) -> None:
         with self._lock:
@@ -145,7 +149,9 @@ def render(state: RunState, now: float, width: int, glyphs: str = BLOCKS) -> Ren
         if lost:
             line.append(f", {counts(lost)}", style="yellow")
         rows.append(("rollouts", line))
-    if state.metrics.get("tokens_per_s"):
+    if state.pace is not None:
+        rows.append(("speed", Text(pace_text(*state.pace))))
+    elif state.metrics.get("tokens_per_s"):
         rows.append(("speed", Text(f"{state.metrics['tokens_per_s']:,.0f} tokens/s sampled")))
     left = state.seconds_left(now)
     rows.append(("time", Text(duration(now - state.began) + (f", about {duration(left)} left" if left is not None else ""))))

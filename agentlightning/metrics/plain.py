@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from agentlightning.metrics.state import RunState, counts, score, step_line, summary
+from agentlightning.metrics.state import RunState, counts, pace_text, score, step_line, summary
 from agentlightning.text import plural, short_path
 from agentlightning.types import Json, Rollout, RunRecord
+
+FIRST_LINE, NEXT_LINE = 5.0, 30.0
+"""Seconds that a phase of rollouts may take before a line says how far it is, and until the next line."""
 
 
 class PlainView:
@@ -21,6 +24,7 @@ class PlainView:
         self._clock = clock
         self._state = RunState()
         self._closed = False
+        self._next_line = 0.0
 
     def run_started(self, run: RunRecord, total_steps: int | None) -> None:
         self._state.start(run, total_steps, self._clock())
@@ -28,10 +32,20 @@ class PlainView:
         self._print(f"run {run.name} ({run.id}){steps}, in {short_path(run.folder)}")
 
     def phase(self, name: str, *, total: int = 0) -> None:
-        self._state.enter(name, total, self._clock())
+        now = self._clock()
+        self._state.enter(name, total, now)
+        self._next_line = now + FIRST_LINE
 
     def rollout_done(self, rollout: Rollout) -> None:
         self._state.add_rollout(rollout)
+
+    def sampling(self, tokens_per_s: float, live: int, waiting: int) -> None:
+        now = self._clock()
+        if now < self._next_line:
+            return
+        self._next_line = now + NEXT_LINE
+        done = sum(self._state.outcomes.values())
+        self._print(f"{self._state.phase}: {done}/{plural(self._state.phase_total, 'rollout')}, {pace_text(tokens_per_s, live, waiting)}")
 
     def step_done(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json]) -> None:
         self._state.add_step(metrics, ledger)

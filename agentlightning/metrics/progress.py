@@ -25,6 +25,10 @@ class Progress(Protocol):
         """A rollout of the current phase is final."""
         ...
 
+    def sampling(self, tokens_per_s: float, live: int, waiting: int) -> None:
+        """How fast the engine samples just now, and how many requests it has in hand and in its queue. Told now and then while rollouts are waited for."""
+        ...
+
     def step_done(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json]) -> None:
         """A step is durable."""
         ...
@@ -58,6 +62,9 @@ class SilentView:
         """See Progress."""
 
     def rollout_done(self, rollout: Rollout) -> None:
+        """See Progress."""
+
+    def sampling(self, tokens_per_s: float, live: int, waiting: int) -> None:
         """See Progress."""
 
     def step_done(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json]) -> None:

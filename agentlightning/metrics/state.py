@@ -34,6 +34,8 @@ class RunState:
     phase: str = "starting"
     phase_began: float = 0.0
     phase_total: int = 0
+    pace: tuple[float, int, int] | None = None
+    """Tokens a second, requests in hand and in the queue, while rollouts are waited for."""
     outcomes: Counter[str] = field(default_factory=Counter[str])
     checkpoint: str | None = None
     step_seconds: deque[float] = field(default_factory=lambda: deque[float](maxlen=TREND_STEPS))
@@ -47,7 +49,7 @@ class RunState:
         self.max_time = float(limit) if isinstance(limit, int | float) else None
 
     def enter(self, phase: str, total: int, now: float) -> None:
-        self.phase, self.phase_total, self.phase_began = phase, total, now
+        self.phase, self.phase_total, self.phase_began, self.pace = phase, total, now, None
         if total:
             self.outcomes.clear()
 
@@ -144,6 +146,12 @@ def step_line(metrics: Mapping[str, Json], total_steps: int | None, trend: float
     if isinstance(metrics.get("parity_max"), int | float):
         parts.append(f"parity {metrics['parity_max']:.1e}" if metrics.get("trained_tokens", 1) else "nothing trained")
     return "  ".join(parts)
+
+
+def pace_text(tokens_per_s: float, live: int, waiting: int) -> str:
+    """``57 tokens/s, 8 requests live, 2 waiting``."""
+    speed = f"{tokens_per_s:,.0f}" if tokens_per_s >= 10 else f"{tokens_per_s:.1f}"
+    return f"{speed} tokens/s, {plural(live, 'request')} live" + (f", {waiting:,} waiting" if waiting else "")
 
 
 def summary(result: Mapping[str, Json]) -> list[tuple[str, str]]:

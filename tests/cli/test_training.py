@@ -112,6 +112,8 @@ def test_an_agent_that_cannot_be_trained_is_told_why_and_the_exit_code_says_so(p
     good = invoke("dev", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "-n", "1", *QUICK, "--json")
     report = json.loads(good.stdout)
     assert report["trainable"] and len(report["attempts"]) == 1
+    for result in (bad, good):  # how it is getting on is no part of the report
+        assert result.stderr.startswith("run run (") and "run run (" not in result.stdout
 
 
 def test_ctrl_c_once_saves_and_ends_with_the_summary_and_resume_goes_on(place: Path) -> None:

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from agentlightning.metrics import LiveView, PlainView, Progress, SilentView, make_progress
 from agentlightning.metrics.live import render
+from agentlightning.metrics.pace import Pace
 from agentlightning.metrics.state import ASCII_BLOCKS, BLOCKS, RunState, counts, sparkline, step_line, summary
 from agentlightning.text import duration
 from agentlightning.types import Failure, Mode, Reason, Rollout, RunRecord, RunStatus, Status
@@ -61,6 +62,7 @@ def a_whole_run(view: Progress) -> None:
     for step in (1, 2):
         view.phase("sampling", total=4)
         view.rollout_done(a_rollout(step))
+        view.sampling(412.4, 3, 0)
         view.rollout_done(a_rollout(step, failed=Reason.TIMEOUT))
         view.phase("training")
         view.step_done(metrics(step), LEDGER)
@@ -103,6 +105,29 @@ def test_without_a_terminal_each_step_is_one_plain_line() -> None:
         "checkpoint: runs/calc-1/checkpoints/2",
         "folder:     runs/calc-1",
     ]
+
+
+def test_rollouts_that_take_long_are_told_of_now_and_then_in_plain_lines() -> None:
+    stream, now = io.StringIO(), 100.0
+    view = PlainView(stream, clock=lambda: now)
+    view.phase("sampling", total=24)
+    for second in range(120):
+        now = 100.0 + second
+        view.rollout_done(a_rollout()) if second == 3 else None
+        view.sampling(3.25 if second < 10 else 1057.0, 8, 2 if second < 10 else 0)
+    view.phase("validating", total=2)
+    view.sampling(5.0, 1, 0)
+    assert stream.getvalue().splitlines() == [
+        "sampling: 1/24 rollouts, 3.2 tokens/s, 8 requests live, 2 waiting",
+        *["sampling: 1/24 rollouts, 1,057 tokens/s, 8 requests live"] * 3,
+    ]
+
+
+def test_a_pace_is_that_of_the_last_seconds() -> None:
+    pace = Pace()
+    assert [pace.note(now, total) for now, total in ((0.0, 50), (0.5, 60), (2.0, 110), (5.0, 110), (7.0, 110), (30.0, 310))] == [
+        0.0, 20.0, 30.0, 12.0, 0.0, pytest.approx(200 / 23),
+    ]  # fmt: skip
 
 
 def test_a_reader_that_left_silences_the_view_and_not_the_run() -> None:
@@ -164,6 +189,18 @@ def test_the_live_panel_shows_what_a_user_asks_for() -> None:
         "46 succeeded, 1 timeout", "412 tokens/s sampled", "52 s, about 2:12 left", "3.2e-06", "runs/calc-1/checkpoints/10",
     ):  # fmt: skip
         assert wanted in shown, wanted
+
+
+def test_the_live_panel_shows_the_pace_while_rollouts_are_waited_for() -> None:
+    state = a_state()
+    state.pace = (57.4, 8, 3)
+    console = screen(100)
+    console.print(render(state, 152.0, 100))
+    assert "57 tokens/s, 8 requests live, 3 waiting" in text_of(console) and "412 tokens/s" not in text_of(console)
+    state.enter("training", 0, 153.0)
+    console = screen(100)
+    console.print(render(state, 153.0, 100))
+    assert "412 tokens/s sampled" in text_of(console)
 
 
 @settings(max_examples=80, deadline=None)

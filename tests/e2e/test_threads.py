@@ -1,0 +1,119 @@
+"""One number of threads for a whole run, and what a run tells of its pace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import agentlightning.models
+from agentlightning import GRPO, Trainer
+from agentlightning.engines.local_forward import SlotForward
+from agentlightning.errors import ConfigError
+from agentlightning.learning.learner import Learner
+from agentlightning.metrics import SilentView
+from agentlightning.types import Json
+from tests.e2e import letters_agent
+from tests.tiny import letter_tasks
+
+TASKS = letter_tasks(4)
+QUICK: dict[str, Any] = {
+    "steps": 1,
+    "algorithm": GRPO(group_size=4, tasks_per_step=4),
+    "sampling": {"max_tokens": 2},
+    "evaluation": {"max_tokens": 2},
+}
+
+
+def watch(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
+    """With how many threads a model was loaded, sampled and trained."""
+    counts: dict[str, set[int]] = {}
+    for owner, name in ((agentlightning.models, "_load_weights"), (SlotForward, "decode"), (Learner, "_logprobs")):
+        original = getattr(owner, name)
+
+        def watched(*args: Any, _original: Any = original, _name: str = name) -> Any:
+            counts.setdefault(_name, set()).add(torch.get_num_threads())
+            return _original(*args)
+
+        monkeypatch.setattr(owner, name, watched)
+    return counts
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Any:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_hold_for_all_that_computes_from_loading_on(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    counts = watch(monkeypatch)
+    trainer = Trainer(model=letters, output_dir=tmp_path, progress=False, threads=3, **QUICK)
+    trainer.fit(letters_agent.graded, TASKS, val_dataset=TASKS)
+    assert counts == {"_load_weights": {3}, "decode": {3}, "_logprobs": {3}}
+
+
+def test_a_deterministic_run_records_its_threads_and_is_not_resumed_with_others(
+    letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    counts = watch(monkeypatch)
+    settings: dict[str, Any] = {"model": letters, "output_dir": tmp_path, "progress": False, "deterministic": True, **QUICK}
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    result = Trainer(**settings).fit(letters_agent.graded, TASKS)
+    assert set.union(*counts.values()) == {1}
+    assert '"threads": 1' in (result.folder / "config.json").read_text()
+    with pytest.raises(ConfigError, match=r"threads \(1 then, 2 now\)"):
+        Trainer(**settings, threads=2).fit(letters_agent.graded, TASKS, resume=result.run_id)
+
+
+class Heard(SilentView):
+    """What was told of the pace, by phase."""
+
+    def __init__(self) -> None:
+        self.name, self.paces, self.messages = "", dict[str, list[tuple[float, int, int]]](), list[str]()
+
+    def phase(self, name: str, *, total: int = 0) -> None:
+        self.name = name
+
+    def sampling(self, tokens_per_s: float, live: int, waiting: int) -> None:
+        self.paces.setdefault(self.name, []).append((tokens_per_s, live, waiting))
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+@pytest.mark.parametrize("what", ["fit", "evaluate", "dev"])
+def test_how_fast_the_engine_samples_is_told_while_rollouts_are_waited_for(letters: Path, tmp_path: Path, what: str):
+    heard = Heard()
+    trainer = Trainer(model=letters, output_dir=tmp_path, progress=heard, threads=1, **QUICK)
+    if what == "fit":
+        trainer.fit(letters_agent.graded, TASKS, val_dataset=TASKS)
+    elif what == "evaluate":
+        trainer.evaluate(letters_agent.graded, TASKS)
+    else:
+        trainer.dev(letters_agent.graded, TASKS, n=4)
+    expected = {"fit": ["sampling", "validating"], "evaluate": ["validating"], "dev": ["sampling"]}[what]
+    assert sorted(heard.paces) == expected
+    for paces in heard.paces.values():
+        assert max(speed for speed, _, _ in paces) > 0
+
+
+def test_a_machine_that_gets_busy_is_told_to_whoever_watches(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from tests.engines.test_threads import Told
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr("agentlightning.opening.Machine", lambda: Told(others=1.5))
+    heard = Heard()
+    Trainer(model=letters, output_dir=tmp_path, progress=heard, **QUICK).evaluate(letters_agent.graded, TASKS)
+    assert heard.messages == ["compute threads: 2 -> 1, other processes use 1.5 of 2 cores"]
+
+
+def test_a_script_that_imported_torch_first_is_told_once_what_to_set(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("agentlightning.opening.long_spins", lambda: "set GOMP_SPINCOUNT")
+    for threads, expected in ((2, ["set GOMP_SPINCOUNT"]), (1, [])):
+        heard = Heard()
+        settings: Json = {"model": letters, "output_dir": tmp_path, "progress": heard, "threads": threads, **QUICK}
+        Trainer(**settings).evaluate(letters_agent.graded, TASKS)
+        assert heard.messages == expected
