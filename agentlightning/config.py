@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from agentlightning.names import LONGEST, clean
+from agentlightning.starters import folder_of
 from agentlightning.types import MAX_REWARD, ScorableReason
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class ModelConfig(Settings):
     """The model that samples and is trained."""
 
     path: str = ""
-    """A Hugging Face model folder or hub id. Needed by everything that samples or trains."""
+    """A Hugging Face model folder or hub id, or the name of a starter that `agl model` has made. Needed by everything that samples or trains."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the weights that sample. `auto`: float32 on CPU, bfloat16 on CUDA."""
     device: str = "auto"
@@ -72,6 +73,8 @@ class ModelConfig(Settings):
     """How tool calls are written, e.g. `hermes`, `llama3_json`, `mistral`, `harmony` or `text` (docs/templates.md has them all). None: chosen by probing the chat template."""
     keep_reasoning: bool = False
     """Where the chat template drops earlier reasoning: keep earlier turns as they were sampled all the same. Else each such turn begins a branch."""
+
+    _finds_starters = field_validator("path")(folder_of)
 
 
 class SamplingConfig(Settings):

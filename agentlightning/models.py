@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from agentlightning.config import ModelConfig
-from agentlightning.errors import MissingExtra, ModelError
+from agentlightning.errors import MissingExtra, ModelError, install
+from agentlightning.starters import STARTERS
 
 try:
     import torch
@@ -24,7 +25,7 @@ try:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as hf_logging
 except ImportError as error:
-    raise MissingExtra(f'sampling and training need {error.name or "torch"}: pip install "agentlightning[train]"') from error
+    raise MissingExtra(f"sampling and training need {error.name or 'torch'}: {install('train')}") from error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -107,6 +108,8 @@ def _source(path: str) -> str:
     if folder.is_file():
         raise ModelError(f"{path} is a file; a model is a Hugging Face folder (config.json, weights, tokenizer) or a hub id")
     if not folder.is_dir():
+        if path in STARTERS:
+            raise ModelError(f"the model {path} is not on this machine yet: run `agl model {path}`, once")
         if path.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(path):
             raise ModelError(f"there is no model folder {path}")
         return _hub_id(path)

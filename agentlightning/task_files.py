@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from agentlightning.errors import MissingExtra, TaskError
+from agentlightning.errors import MissingExtra, TaskError, install
 from agentlightning.json_values import exact_json
 from agentlightning.types import Json
 
@@ -206,7 +206,7 @@ def _parquet(path: Path) -> list[Json]:
     try:
         pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
-        raise MissingExtra(f'task file {path}: Parquet needs pyarrow: pip install "agentlightning[data]"') from error
+        raise MissingExtra(f"task file {path}: Parquet needs pyarrow: {install('data')}") from error
     try:
         rows = parquet.read_table(path).to_pylist()
     except (pyarrow.ArrowException, OSError, ValueError) as error:
@@ -236,7 +236,7 @@ def _saved(path: Path) -> list[Json]:
     try:
         datasets = import_module("datasets")
     except ImportError as error:
-        raise MissingExtra(f'{path}: a saved data set needs datasets: pip install "agentlightning[data]"') from error
+        raise MissingExtra(f"{path}: a saved data set needs datasets: {install('data')}") from error
     try:
         rows = datasets.load_from_disk(str(path))
     except Exception as error:  # whatever is wrong inside the folder is told to the user

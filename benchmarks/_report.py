@@ -67,8 +67,9 @@ def model_folder(named: str | Path | None) -> str:
     """The model a benchmark runs: the one named, or SmolLM2-135M-Instruct, converted once."""
     if named:
         return str(named)
-    script = Path(__file__).parent.parent / "scripts" / "smollm2.py"
-    return subprocess.run([sys.executable, str(script)], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    from agentlightning.starters import make
+
+    return str(make("smollm2", lambda text: print(text, file=sys.stderr)))
 
 
 def options_of(doc: str | None) -> argparse.ArgumentParser:

@@ -79,7 +79,7 @@ app = typer.Typer(
 )
 
 AGENT = Annotated[str, typer.Argument(metavar="FILE.py:AGENT", help="The agent, or pkg.mod:agent.", show_default=False)]
-MODEL = Annotated[str | None, typer.Option(help="A Hugging Face model folder or hub id.", show_default=False)]
+MODEL = Annotated[str | None, typer.Option(help="A Hugging Face model folder or hub id, or a name of `agl model`.", show_default=False)]
 CONFIG = Annotated[Path | None, typer.Option(help="A TOML file of settings.", show_default=False)]
 SET = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, e.g. learner.lr=1e-5. Repeatable.", show_default=False)
@@ -264,6 +264,16 @@ def chat(
     from agentlightning.cli.settings import settings
 
     chatting.run(settings(config, set_, model=model).config, system=system, temperature=temperature, max_tokens=max_tokens, seed=seed)
+
+
+@app.command()
+def model(
+    name: Annotated[str | None, typer.Argument(help="The model to make; without it they are listed.", show_default=False)] = None,
+) -> None:
+    """Make a small model to begin with, once, and print its folder. Or list them."""
+    from agentlightning.cli import model as starting
+
+    starting.show(name)
 
 
 @app.command("config")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from agentlightning.errors import GrammarError
+from agentlightning.errors import GrammarError, install
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -147,7 +147,7 @@ def _library(tokenizer: Any, vocabulary: int) -> LLTokenizer | GrammarError:
     try:
         from llguidance import LLTokenizer
     except ImportError:
-        return GrammarError('samples under a grammar need llguidance: pip install "agentlightning[train]"')
+        return GrammarError(f"samples under a grammar need llguidance: {install('train')}")
     core = getattr(tokenizer, "backend_tokenizer", None)
     if core is None:
         return GrammarError(f"{type(tokenizer).__name__} is not a fast tokenizer: the model folder needs a tokenizer.json")

@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import subprocess
 import sys
-from pathlib import Path
 
 from agent import calculator
 from tasks import problems
 
 from agentlightning import GRPO, FitResult, Trainer
 from agentlightning.show_trace import load_decoder
+from agentlightning.starters import make
 from agentlightning.store import open_store
 from agentlightning.text import printable
 
-SMOLLM2 = Path(__file__).resolve().parents[2] / "scripts" / "smollm2.py"
 
-
-def smollm2() -> str:
-    """The folder of SmolLM2-135M-Instruct, converted the first time. A process of its own, so that its memory is given back."""
-    done = subprocess.run([sys.executable, str(SMOLLM2)], stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.returncode)
-    return done.stdout.strip()
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def train(model: str, *, seed: int = 0, steps: int = 10, val: int = 200, output_dir: str = "runs") -> FitResult:
@@ -82,7 +75,7 @@ def main() -> None:
     parser.add_argument("--val", type=int, default=200, help="held-out problems")
     parser.add_argument("--output-dir", default="runs")
     options = parser.parse_args()
-    model = options.model or smollm2()
+    model = options.model or str(make("smollm2", say))
     result = train(model, seed=options.seed, steps=options.steps, val=options.val, output_dir=options.output_dir)
     for title, text in zip(("before", "after"), asyncio.run(conversations(result, model)), strict=False):
         indented = "\n".join(f"    {line}" for line in text.splitlines() if line)
