@@ -13,6 +13,7 @@ import time
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from agentlightning.errors import ModelError, install, why_no_folder
@@ -108,9 +109,9 @@ def make(name: str, say: Callable[[str], None]) -> Path:
 
 def _needs_libraries(starter: Starter) -> None:
     """Said before 94 MB are fetched."""
-    missing = _run([sys.executable, "-c", "import gguf, torch, transformers"])
-    if missing.returncode:
-        raise ModelError(f"{starter.title} cannot be converted: {_last_line(missing.stderr)}; install what it takes: {install('demo')}")
+    missing = [name for name in ("torch", "transformers", "gguf") if find_spec(name) is None]
+    if missing:
+        raise ModelError(f"{starter.title} is converted with {', '.join(missing)}, which this Python lacks: {install('demo')}")
 
 
 def _fetch(starter: Starter, folder: Path) -> Path:
