@@ -17,7 +17,7 @@ import torch
 from transformers import LlamaConfig
 
 from agentlightning.config import ModelConfig
-from agentlightning.errors import ModelError
+from agentlightning.errors import ModelError, install
 from agentlightning.models import load_model, model_context_length
 from tests.tiny import CONTEXT, save_tiny
 
@@ -195,7 +195,7 @@ def test_a_missing_library_is_one_line_that_says_what_to_install() -> None:
         "except MissingExtra as error:\n print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == 'sampling and training need torch: pip install "agentlightning[train]"'
+    assert done.stdout.strip() == f"sampling and training need torch: {install('train')}"
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "A program's own command line of settings",
         "settings come from a file, the environment and flags: `agl train --config FILE --set KEY=VALUE`, or Trainer(config=FILE)",
-        "lightning_cli LightningCLI HfArgumentParser TrlParser",
+        "lightning_cli HfArgumentParser TrlParser",
         synonym=True,
     ),
     Absent(

@@ -17,7 +17,9 @@ from agentlightning.cli.app import app
 from agentlightning.config import RunConfig, resolve
 from agentlightning.errors import ConfigError
 from agentlightning.spellings.absent import ABSENT, find, plain, why
+from agentlightning.spellings.page import page
 from agentlightning.trainer import Trainer
+from tests.imports import ROOT
 
 NAMES = [name for entry in ABSENT for name in entry.names.split()]
 
@@ -87,3 +89,7 @@ def test_every_name_is_refused_as_an_argument_and_as_a_setting(name: str, tmp_pa
         with pytest.raises(ConfigError) as refused:
             ask()
         assert str(refused.value) == said + sentence
+
+
+def test_the_page_is_what_the_tables_say() -> None:
+    assert (ROOT / "docs" / "absent.md").read_text() == page(), "python -m agentlightning.spellings.page > docs/absent.md"
