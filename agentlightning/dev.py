@@ -18,6 +18,7 @@ from agentlightning.dev_external import ExternalLine, external_lines, list_exter
 from agentlightning.dev_finding import Finding, Level, finding_lines
 from agentlightning.dev_reasoning import KeptReasoning, compare, reasoning_lines
 from agentlightning.ledger import count_malformed
+from agentlightning.runners.report import SLOW_ENGINE, spent_by_engine
 from agentlightning.text import plural, printable
 from agentlightning.types import Call, CallStatus, FinishReason, Json, Reason
 
@@ -322,9 +323,12 @@ def _failed(facts: _Facts) -> list[Finding]:
             Finding("blocks", "The agent failed", message, "mend it, or catch it: a failed rollout is not trained", _names(reports), tail)
         )
     late = facts.reason(Reason.TIMEOUT)
-    if late:
+    if slow := [report for report in late if spent_by_engine(report.usage) is not None]:
+        cause = _message(slow[0]).removesuffix(f"; {SLOW_ENGINE}")
+        findings.append(Finding("blocks", "The deadline passed while the engine sampled", cause, SLOW_ENGINE, _names(slow)))
+    if waited := [report for report in late if report not in slow]:
         remedy = "raise runner.deadline, or find where it waits: what it printed last is above"
-        findings.append(Finding("blocks", "The agent passed its deadline", _message(late[0]), remedy, _names(late)))
+        findings.append(Finding("blocks", "The agent passed its deadline", _message(waited[0]), remedy, _names(waited)))
     return findings
 
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from agentlightning.types import FinishReason, SamplingParams, Segment
+
+
+@dataclass(slots=True)
+class Meter:
+    """Counts the tokens of requests while they are drawn, also of those that are withdrawn. An engine adds to it, anybody reads it."""
+
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +25,7 @@ class SampleRequest:
     prompt_ids: array[int]
     params: SamplingParams
     policy: str = "main"
+    meter: Meter | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

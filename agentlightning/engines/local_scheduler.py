@@ -411,6 +411,8 @@ class Scheduler:
             row.length += 1
             row.logprobs.append(one.logprob)
             self._sampled += 1
+            if (meter := row.job.request.meter) is not None:
+                meter.tokens += 1
             if one.log_kept is not None:
                 row.log_kept.append(one.log_kept)
             if one.kept is not None:

@@ -245,6 +245,7 @@ class Gateway:
         self._ended[digest] = (attempt_id, session.usage)
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
+        session.usage.engine.note_end()
         usage = await session.end()
         if answering := self._answering.pop(attempt_id, None):
             asyncio.get_running_loop().call_later(LAST_WORDS, _cut, answering)

@@ -325,15 +325,16 @@ class Session:
         plain, draft = request.prompt is not None, None
         if request.stream:
             draft = _Draft(call, index, policy.template.stream(tools, params.stop, plain=plain))
-        asked = SampleRequest(f"{call.id}.{index}", plan.prompt_ids, params, policy.name)
-        if self._turnstile is not None:
-            rollout = self.rollout
-            await self._turnstile.enter((rollout.step, rollout.group, rollout.index, self.attempt.number, call.index, index))
-        try:
-            sample = await policy.engine.sample(asked, draft.feed if draft else None)
-        finally:
+        asked = SampleRequest(f"{call.id}.{index}", plan.prompt_ids, params, policy.name, self.usage.engine)
+        with self.usage.engine.waited_for():
             if self._turnstile is not None:
-                self._turnstile.leave()
+                rollout = self.rollout
+                await self._turnstile.enter((rollout.step, rollout.group, rollout.index, self.attempt.number, call.index, index))
+            try:
+                sample = await policy.engine.sample(asked, draft.feed if draft else None)
+            finally:
+                if self._turnstile is not None:
+                    self._turnstile.leave()
         if sample.finish is FinishReason.CANCELLED:
             raise EngineError("the engine withdrew the request")
         ids = sample.segments[0].token_ids if len(sample.segments) == 1 else _joined(sample)

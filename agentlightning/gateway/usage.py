@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from agentlightning.engines.base import Meter
 from agentlightning.gateway.otherwise import Otherwise
 from agentlightning.gateway.wires.base import WireRequest
 
@@ -22,6 +25,38 @@ class SeenAgent:
     how: str
     system: str
     tools: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class EngineUse(Meter):
+    """What an attempt waited for the engine: ``seconds`` in which at least one of its requests was queued or sampled, and their tokens.
+
+    ``cut`` are the requests that were there when the attempt ended; ``lasted`` is how many seconds it had been open by then.
+    """
+
+    seconds: float = 0.0
+    cut: int = 0
+    lasted: float = 0.0
+    _opened: float = field(default_factory=lambda: time.monotonic())
+    _open: int = 0
+    _since: float = 0.0
+
+    @contextmanager
+    def waited_for(self) -> Generator[None]:
+        """Around a request to the engine."""
+        if not self._open:
+            self._since = time.monotonic()
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            if not self._open:
+                self.seconds += time.monotonic() - self._since
+
+    def note_end(self) -> None:
+        """The attempt ends now. What is open will be withdrawn."""
+        self.cut, self.lasted = self._open, time.monotonic() - self._opened
 
 
 @dataclass(slots=True)
@@ -63,6 +98,7 @@ class AttemptUsage:
     agents: Mapping[str, SeenAgent] = field(default_factory=dict[str, SeenAgent])
     last_error: str | None = None
     external: dict[str, ExternalUsage] = field(default_factory=dict[str, ExternalUsage])
+    engine: EngineUse = field(default_factory=EngineUse)
     otherwise: Otherwise | None = None
     """Where a policy has another rendering to compare its own with: the tree that this would have made."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentlightning.runners.job import Ran, Returned
+from agentlightning.text import plural
 from agentlightning.types import Attempt, AttemptResult, Failure, Json, Mode, Reason, Reward, Rollout, ScorableReason, Status
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 64 * 1024
 LOG_BYTES = 16 * 1024 * 1024
+SLOW_ENGINE = "use fewer n_runners, a smaller sampling.max_tokens, or a higher runner.deadline"
+"""What helps an attempt whose time went into its calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ def _decide(
             return failure
         if ran.reason is Reason.AGENT_ERROR and usage.context_length_errors:
             return Failure(Reason.CONTEXT_LENGTH, f"a prompt did not fit the model's context, and then: {ran.message}", ran.traceback)
+        if ran.reason is Reason.TIMEOUT and (spent := spent_by_engine(usage)) is not None:
+            return Failure(ran.reason, f"{ran.message}: {spent}; {SLOW_ENGINE}", ran.traceback)
         return ran
     failure = _endpoint_failure(rollout, usage)
     if failure is not None:
@@ -102,6 +107,18 @@ def _decide(
     if ran.not_number:
         return Failure(Reason.BAD_REWARD, f"{ran.not_number}; no grader is set and no reward was emitted")
     return Failure(Reason.EMPTY, "the agent returned no reward, emitted none, and no grader is set")
+
+
+def spent_by_engine(usage: AttemptUsage) -> str | None:
+    """How much of an attempt's time its calls waited for the engine, and how fast that was. None where it was less than half of it."""
+    engine = usage.engine
+    if engine.seconds < engine.lasted / 2 or not engine.seconds:
+        return None
+    cut = f", and {plural(engine.cut, 'request')} not sampled to the end" if engine.cut else ""
+    return (
+        f"{engine.seconds:.1f} s of its {engine.lasted:.1f} s the engine had its calls, queued or sampled ({plural(engine.tokens, 'token')}, "
+        f"{engine.tokens / engine.seconds:.1f} tokens/s{cut})"
+    )
 
 
 def _external_failure(ran: Failure, usage: AttemptUsage) -> Failure | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,30 @@ def test_how_fast_the_engine_samples_is_told_while_rollouts_are_waited_for(lette
     assert sorted(heard.paces) == expected
     for paces in heard.paces.values():
         assert max(speed for speed, _, _ in paces) > 0
+
+
+def test_an_attempt_that_timed_out_while_the_engine_sampled_says_so(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    decode = SlotForward.decode
+
+    def slowly(*args: Any) -> torch.Tensor:
+        time.sleep(0.02)
+        return decode(*args)
+
+    monkeypatch.setattr(SlotForward, "decode", slowly)
+    settings: dict[str, Any] = {**QUICK, "sampling": {"max_tokens": 500}, "runner": {"deadline": 1.5, "max_attempts": 1}}
+    trainer = Trainer(model=letters, output_dir=tmp_path, progress=False, threads=1, **settings)
+
+    def asks_for_ever(task: dict[str, str], llm: Any) -> None:
+        while True:  # until its key is revoked
+            letters_agent.ask(llm, task["letter"], max_tokens=500)
+
+    report = trainer.dev(asks_for_ever, TASKS, n=1)
+    (finding,) = [finding for finding in report.findings if finding.level == "blocks"]
+    assert finding.title == "The deadline passed while the engine sampled"
+    assert re.search(
+        r"within 1\.5 s; .*: 1\.\d s of its 1\.\d s the engine had its calls, .*\(\d+ tokens, \d+\.\d tokens/s[,)]", finding.cause
+    )
+    assert "n_runners" in finding.remedy and finding.remedy not in finding.cause
 
 
 def test_a_machine_that_gets_busy_is_told_to_whoever_watches(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

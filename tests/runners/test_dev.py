@@ -12,9 +12,10 @@ from agentlightning.agent import as_agent
 from agentlightning.config import RunConfig
 from agentlightning.dev import dev_report, find
 from agentlightning.gateway import AttemptUsage
-from agentlightning.gateway.usage import SeenAgent
+from agentlightning.gateway.usage import EngineUse, SeenAgent
 from agentlightning.runners import AttemptReport, check_agent
 from agentlightning.runners.check import AgentProbe
+from agentlightning.runners.report import SLOW_ENGINE
 from agentlightning.types import (
     Attempt,
     AttemptResult,
@@ -223,6 +224,11 @@ async def test_real_failures_are_found_with_their_words(world):
     [
         (report(calls=2, refused=2, last_error="messages is empty"), "Every call was refused", "messages is empty"),
         (report(failure=Failure(Reason.TIMEOUT, "did not return within 3 s")), "The agent passed its deadline", "within 3 s"),
+        (
+            report(failure=Failure(Reason.TIMEOUT, f"late: 3.1 tokens/s; {SLOW_ENGINE}"), engine=EngineUse(180, seconds=57.6, lasted=60.0)),
+            "The deadline passed while the engine sampled",
+            "late: 3.1 tokens/s",
+        ),
         (report(failure=Failure(Reason.BAD_REWARD, "reward is nan")), "There is no reward", "reward is nan"),
         (report(failure=Failure(Reason.EMPTY, "the agent returned no reward")), "There is no reward", "no reward"),
         (report(failure=Failure(Reason.INCOMPLETE, "disk full")), "A call could not be recorded", "disk full"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from agentlightning.gateway.usage import AttemptUsage, ExternalUsage
+from agentlightning.gateway.usage import AttemptUsage, EngineUse, ExternalUsage
 from agentlightning.runners.job import KEPT_BACK, Job, Returned, as_json, inherited_environment, ran_from_json, ran_to_json, returned
 from agentlightning.runners.report import LOG_BYTES, TAIL_BYTES, OutputLog, needs_grader, resolve
 from agentlightning.store.rows import dump
@@ -276,3 +276,35 @@ def test_many_threads_may_write_one_log():
     for thread in threads:
         thread.join()
     assert log.text() == "line\n" * 800
+
+
+def test_a_timeout_whose_time_went_into_the_engine_says_so_with_its_speed():
+    def after(seconds: float, **more: Any) -> str:
+        failure = decide(LATE, Usage(engine=EngineUse(180, seconds=seconds, lasted=60.0, **more))).failure
+        assert failure is not None and failure.reason is Reason.TIMEOUT
+        return failure.message
+
+    remedy = "use fewer n_runners, a smaller sampling.max_tokens, or a higher runner.deadline"
+    spent = "late: 57.6 s of its 60.0 s the engine had its calls, queued or sampled (180 tokens, 3.1 tokens/s"
+    assert after(57.6) == f"{spent}); {remedy}"
+    assert after(57.6, cut=2) == f"{spent}, and 2 requests not sampled to the end); {remedy}"
+    assert after(29.0, cut=1) == "late"  # most of it was the agent's own
+    assert (
+        decide(LATE, Usage(external={"judge": TROUBLE}, engine=EngineUse(1, seconds=50.0, lasted=60.0))).failure.reason is Reason.EXTERNAL
+    )
+
+
+def test_time_in_the_engine_is_counted_once_where_calls_are_parallel(monkeypatch: pytest.MonkeyPatch):
+    now = 100.0
+    monkeypatch.setattr("agentlightning.gateway.usage.time.monotonic", lambda: now)
+    use = EngineUse()
+    first, second = use.waited_for(), use.waited_for()
+    first.__enter__()
+    now = 101.0
+    second.__enter__()
+    now = 103.0
+    first.__exit__(None, None, None)
+    now = 104.0
+    use.note_end()
+    second.__exit__(None, None, None)
+    assert (use.seconds, use.cut, use.lasted) == (4.0, 1, 4.0)
