@@ -168,8 +168,10 @@ class RunnerConfig(Settings):
     """Attempts that run at once."""
     isolation: Literal["auto", "thread", "process"] = "auto"
     """`process`: own environment per attempt, killable. `thread`: past its deadline an attempt is abandoned. `auto`: process for `FILE.py:agent`, thread for a function object."""
+    grader: Literal["auto", "process", "thread"] = "auto"
+    """Where a grader runs. `process`: in processes of its own, at most 16. `thread`: in the program that trains, where it shares what that has loaded. `auto`: process where it can be imported again."""
     deadline: float = Field(default=300.0, gt=0)
-    """Seconds an attempt may take."""
+    """Seconds an attempt may take, and then its grader."""
     max_attempts: int = Field(default=1, ge=1)
     """Attempts a failing rollout may use."""
     lease: float = Field(default=60.0, gt=0)

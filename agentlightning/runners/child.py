@@ -26,13 +26,14 @@ from agentlightning.runners.wire import frame, write_all
 from agentlightning.types import Failure, Json, Reason
 
 
-def work(order: Mapping[str, Json], result_fd: int) -> None:
-    """Carries out an order, ``probe`` or ``run``, writes its result as one frame to ``result_fd``, and returns when user code has had its say at exit.
+def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
+    """Carries out an order, ``probe``, ``run`` or ``grade``, writes its result as one frame to ``result_fd``, and returns when user code has had its say at exit.
 
-    Before the result come frames of agents that were marked as trainable, so that they are known also where the process is killed.
+    Before the result come frames of agents that were marked as trainable, so that they are known also where the process is killed. A grader is asked
+    through ``requests_fd`` until that is closed, and has no other result than its answers.
     """
     streams = _own_streams()
-    sys.argv = [order["source"]["file"] or order["source"]["module"]]
+    sys.argv = order.get("argv") or [order["source"]["file"] or order["source"]["module"]]
     source = AgentSource(**order["source"])
     settle_environment(order["env"])
     own = os.getpid()
@@ -46,8 +47,13 @@ def work(order: Mapping[str, Json], result_fd: int) -> None:
     if order["op"] == "probe":
         send(probe(source))
         return
+    if order["op"] == "grade":
+        from agentlightning.runners.grading import serve
+
+        serve(source, order["state"], requests_fd[0], lambda answer: send({"told": answer}))
+        return
     job = Job.from_json(order["job"])
-    run(source, order["name"], job, lambda ran: send(ran_to_json(ran)), lambda name: write_all(result_fd, frame({"marked": name})))
+    run(source, order["name"], job, lambda ran: send(ran_to_json(ran)), lambda name: write_all(result_fd, frame({"told": name})))
     try:
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue]  # os._exit follows, so that leftover threads hold nothing up
     except BaseException:  # noqa: BLE001  # the result stands; what a user's exit function raised has been printed

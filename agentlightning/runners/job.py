@@ -163,6 +163,14 @@ def inherited_environment(keys: Collection[str] = ()) -> dict[str, str]:
     return values
 
 
+def absolute_path() -> list[str]:
+    """Where this process imports from, for one that may be started from another working folder."""
+    try:
+        return [os.path.abspath(entry) for entry in sys.path]
+    except FileNotFoundError:  # the working folder is gone, and with it what could be imported from there
+        return [entry for entry in sys.path if os.path.isabs(entry)]
+
+
 def settle_environment(values: Mapping[str, str]) -> None:
     """Puts an attempt's variables into this process's environment, and keeps proxies away from the endpoint."""
     os.environ.update(values)
@@ -345,7 +353,19 @@ def failure_of(error: BaseException) -> Failure:
         message = f"the agent called sys.exit({error.code!r})"
     elif isinstance(error, asyncio.CancelledError):
         message = "the agent cancelled itself (CancelledError)"
+    elif needs_main_thread(error) and ENDPOINT_VARIABLES.isdisjoint(os.environ):
+        message += ": an agent that uses signals needs the main thread of a process of its own, isolation='process'"
     return Failure(Reason.AGENT_ERROR, f"{message} ({place})" if place else message, text)
+
+
+def needs_main_thread(error: BaseException) -> bool:
+    """Whether code failed because it uses signals, which Python allows in the main thread alone. Libraries put words of their own around it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ValueError) and "signal only works in main thread" in str(seen):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def seed_everything(seed: int) -> None:

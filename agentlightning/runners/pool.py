@@ -15,19 +15,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agentlightning.agent import NO_TEMPLATE, AgentSpec
 from agentlightning.config import EvaluationConfig, RunnerConfig, SamplingConfig
-from agentlightning.errors import AgentLightningError, ConfigError, LeaseLost, RewardError, RunFailed, StoreError
+from agentlightning.errors import AgentLightningError, ConfigError, LeaseLost, RunFailed, StoreError
 from agentlightning.loading import describe, user_traceback
 from agentlightning.resources import NamedResources
-from agentlightning.rewards import check_reward
 from agentlightning.runners.check import AgentProbe, check_agent, new_launcher, refuse_inside_agent
+from agentlightning.runners.grading import Grader, Graders
 from agentlightning.runners.job import Job, Mark, Ran, Returned
 from agentlightning.runners.process import ProcessIsolation
 from agentlightning.runners.report import AttemptReport, OutputLog, needs_grader, resolve
-from agentlightning.runners.thread import ThreadIsolation, in_thread
+from agentlightning.runners.thread import ThreadIsolation
 from agentlightning.types import Attempt, AttemptResult, Failure, Json, Mode, Reason, Rollout
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ POLL = 0.05
 HEARTBEAT = 2.0
 """Seconds, at most, between renewals of a lease, and until a cancelled attempt is noticed."""
 
-Grader = Callable[..., Any]
+T = TypeVar("T")
 
 
 class Isolation(Protocol):
@@ -94,10 +94,10 @@ class RunnerPool:
         self._config = config
         self._run_id = run_id
         self._sampling = sampling
-        self._grader = None if grader is None else (grader, _grader_arguments(grader))
         self._given = NamedResources(resources or {})
         self._given.to_json()  # says by name what cannot be a resource
         self._keys = self._given.keys_of_external()
+        self._graders = None if grader is None else Graders(grader, config.grader, config.n_runners, self._keys)
         self._resources: dict[int, NamedResources] = {}
         self._extra_env = dict(extra_env or {})
         self._logs = None if folder is None else folder / "logs"
@@ -125,6 +125,13 @@ class RunnerPool:
         else:
             self._isolation = ThreadIsolation(self._spec.load(), self._gateway.url)
         await self._isolation.start()
+        if self._graders is not None:
+            launcher = self._isolation.launcher if isinstance(self._isolation, ProcessIsolation) else None
+            try:
+                await self._graders.start(launcher, partial(new_launcher, keys=self._keys))
+            except BaseException:
+                await self.close()
+                raise
         self._leasing = asyncio.create_task(self._guard(self._lease_loop))
         self._expiring = asyncio.create_task(self._guard(self._expire_loop))
 
@@ -139,6 +146,8 @@ class RunnerPool:
         for held in self._held.values():
             held.stop.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._graders is not None:
+            await self._graders.close()
         if self._isolation is not None:
             await self._isolation.close()
             self._isolation = None
@@ -239,7 +248,10 @@ class RunnerPool:
         if ran is None:
             await self._stopped(attempt, marked)
             return
-        graded = await self._grade(rollout, attempt, ran, stop) if self._grader and needs_grader(ran, rollout, usage) else None
+        graded: float | Failure | None = None
+        if self._graders is not None and isinstance(ran, Returned) and needs_grader(ran, rollout, usage):
+            grading = self._graders.grade(rollout, ran.output, attempt, log, deadline=self._config.deadline, stop=stop)
+            graded = await _own_fault(grading)
         if stop.is_set():
             await self._stopped(attempt, marked)
             return
@@ -292,65 +304,8 @@ class RunnerPool:
             raise ConfigError(f"no sampling settings for {str(mode)!r} rollouts")
         return found
 
-    # ------------------------------------------------------------------ the grader
 
-    async def _grade(self, rollout: Rollout, attempt: Attempt, ran: Ran, stop: asyncio.Event) -> float | Failure | None:
-        """Asks the grader, in a thread, within a deadline of its own. None when stopped, or when it says nothing (None)."""
-        assert self._grader is not None and isinstance(ran, Returned)
-        grader, count = self._grader
-        arguments = (rollout.task, ran.output, attempt)[:count]
-
-        def call(deliver: Callable[[_Grade], None]) -> None:
-            deliver(_grade(grader, arguments))
-
-        deadline = self._config.deadline
-        graded = await in_thread(call, name=f"grader-{attempt.id}", deadline=deadline, stop=stop)
-        if graded is not None or stop.is_set():
-            return graded and graded.value
-        return Failure(Reason.TIMEOUT, f"the grader did not return within {deadline:g} s; its thread was abandoned")
-
-
-@dataclass(frozen=True, slots=True)
-class _Grade:
-    """What a grader said: None leaves it to what the agent emitted."""
-
-    value: float | Failure | None
-
-
-def _grade(grader: Grader, arguments: tuple[Any, ...]) -> _Grade:
-    try:
-        value = grader(*arguments)
-        if inspect.isawaitable(value):
-            value = asyncio.run(_await(value))
-        return _Grade(None if value is None else check_reward(value, "the grader's reward"))
-    except RewardError as error:
-        return _Grade(Failure(Reason.BAD_REWARD, str(error)))
-    except BaseException as error:  # noqa: BLE001  # also SystemExit: whatever a grader raises fails the attempt, not the run
-        return _Grade(Failure(Reason.AGENT_ERROR, f"the grader raised {describe(error)}", user_traceback(error)))
-
-
-async def _await(value: Any) -> Any:
-    return await value
-
-
-def _grader_arguments(grader: Grader) -> int:
-    """How many of (task, output, attempt) it takes: 3 or 2. Raises ConfigError."""
-    if not callable(grader):
-        raise ConfigError(f"grader={grader!r} cannot be called: pass a function of (task, output, attempt)")
-    try:
-        signature = inspect.signature(grader)
-    except (TypeError, ValueError):
-        return 3
-    for count in (3, 2):
-        with suppress(TypeError):
-            signature.bind(*range(count))
-            return count
-    raise ConfigError(
-        f"grader {getattr(grader, '__name__', grader)!r} takes {signature}: it is called with (task, output, attempt) or (task, output)"
-    )
-
-
-async def _own_fault(running: Awaitable[Ran | None]) -> Ran | None:
+async def _own_fault(running: Awaitable[T]) -> T | Failure:
     """What came of an attempt, or its failure where it could not even be run: one attempt's fault is never the run's.
 
     What the run itself cannot do without (the record, the endpoint, the process that starts agents) says so by an error of its own, which ends the run.

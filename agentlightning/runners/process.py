@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from agentlightning.errors import AgentLightningError
 from agentlightning.loading import AgentSource
-from agentlightning.runners.job import Job, Mark, Ran, inherited_environment, ran_from_json
+from agentlightning.runners.job import Job, Mark, Ran, absolute_path, inherited_environment, ran_from_json
 from agentlightning.runners.report import OutputLog
 from agentlightning.runners.wire import Frames, frame
 from agentlightning.types import Failure, Json, Reason
@@ -51,11 +51,17 @@ class Child(Protocol):
     def close(self) -> None: ...
 
 
+Told = Callable[[Any], None]
+"""Is told what a process says before its result: the names of agents that it marks, or a grader's answers."""
+
+
 class Launcher(Protocol):
-    """Starts processes: the zygote, or `spawn`."""
+    """Starts processes: the zygote, or `spawn`. ``requests`` is a pipe to the process, for one that is asked more than once."""
 
     async def start(self) -> None: ...
-    async def launch(self, order: Mapping[str, Json], write: Callable[[bytes], None], mark: Mark = ...) -> Child: ...
+    async def launch(
+        self, order: Mapping[str, Json], write: Callable[[bytes], None], told: Told = ..., requests: Requests | None = ...
+    ) -> Child: ...
     async def close(self) -> None: ...
 
 
@@ -65,20 +71,20 @@ class ProcessIsolation:
     abandoned = 0
 
     def __init__(self, source: AgentSource, name: str, env: Mapping[str, str], launcher: Launcher) -> None:
+        self.launcher = launcher
         self._source = source
         self._name = name
         self._env = dict(env)
-        self._launcher = launcher
         self._lingering: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        await self._launcher.start()
+        await self.launcher.start()
 
     async def close(self) -> None:
         for task in self._lingering:
             task.cancel()
         await asyncio.gather(*self._lingering, return_exceptions=True)
-        await self._launcher.close()
+        await self.launcher.close()
 
     async def run(self, job: Job, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event) -> Ran | None:
         """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended. ``mark`` is called on this loop."""
@@ -90,7 +96,7 @@ class ProcessIsolation:
             "env": {**self._env, **job.environment()},
             "job": job.to_json(),
         }
-        child = await self._launcher.launch(order, log.write, mark)
+        child = await self.launcher.launch(order, log.write, mark)
         try:
             ran = await _until(child, deadline, stop)
             if ran is None and not child.exited.done():
@@ -121,17 +127,18 @@ async def _until(child: Child, deadline: float, stop: asyncio.Event) -> Ran | No
         child.drain()
     if child.result.done():
         return ran_from_json(child.result.result())
-    return _exit_failure(child.exited.result()) if child.exited.done() else None
+    return exit_failure(child.exited.result(), "agent") if child.exited.done() else None
 
 
-def _exit_failure(code: int | None) -> Failure:
+def exit_failure(code: int | None, whose: str) -> Failure:
+    """What it means that a process ended before the ``agent`` or the ``grader`` in it had returned."""
     if code is None:
         return Failure(Reason.LOST, "the process that starts agents died, and this attempt with it")
     if code >= 0:
-        return Failure(Reason.AGENT_ERROR, f"the agent's process exited with code {code} before the agent returned")
+        return Failure(Reason.AGENT_ERROR, f"the {whose}'s process exited with code {code} before the {whose} returned")
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     hint = " (out of memory?)" if -code == signal.SIGKILL else "; its log shows where" if -code == signal.SIGSEGV else ""
-    return Failure(Reason.AGENT_ERROR, f"the agent's process was killed by {name}{hint} before the agent returned")
+    return Failure(Reason.AGENT_ERROR, f"the {whose}'s process was killed by {name}{hint} before the {whose} returned")
 
 
 async def end(child: Child) -> None:
@@ -165,7 +172,7 @@ class Pipe:
     def __init__(self, feed: Callable[[bytes], None]) -> None:
         self._feed = feed
         self._loop = asyncio.get_running_loop()
-        self._fd, self.write_end = os.pipe()
+        self._fd, self.given_end = os.pipe()
         os.set_blocking(self._fd, False)
         self._open = True
         self._loop.add_reader(self._fd, self._read_some)
@@ -187,29 +194,69 @@ class Pipe:
             if not self._open or not self._read_some():
                 return
 
-    def close_write_end(self) -> None:
-        if self.write_end >= 0:
-            os.close(self.write_end)
-            self.write_end = -1
+    def close_given_end(self) -> None:
+        if self.given_end >= 0:
+            os.close(self.given_end)
+            self.given_end = -1
 
     def close(self) -> None:
-        self.close_write_end()
+        self.close_given_end()
         if self._open:
             self._open = False
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
 
 
+class Requests:
+    """The writing end of a pipe on the running loop, for messages to a process. Its reading end is to be given away and closed here."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.given_end, self._fd = os.pipe()
+        os.set_blocking(self._fd, False)
+        self._left = bytearray()
+        self._open = True
+
+    def send(self, message: Json) -> None:
+        """Queues a message. One that its process no longer takes is dropped: its exit says so."""
+        self._left += frame(message)
+        self._write_some()
+
+    def _write_some(self) -> None:
+        while self._left and self._open:
+            try:
+                del self._left[: os.write(self._fd, self._left[: 1 << 16])]
+            except BlockingIOError:
+                self._loop.add_writer(self._fd, self._write_some)
+                return
+            except BrokenPipeError:
+                self._left.clear()
+        if self._open:
+            self._loop.remove_writer(self._fd)
+
+    def close_given_end(self) -> None:
+        if self.given_end >= 0:
+            os.close(self.given_end)
+            self.given_end = -1
+
+    def close(self) -> None:
+        self.close_given_end()
+        if self._open:
+            self._open = False
+            self._loop.remove_writer(self._fd)
+            os.close(self._fd)
+
+
 # --------------------------------------------------------------------------- the zygote's client
 
 
-def ignore(name: str) -> None:
-    """A `Mark` where no agent runs."""
-    del name
+def ignore(said: Any) -> None:
+    """A `Told` where nothing is said before the result."""
+    del said
 
 
-def results(result: asyncio.Future[Json], mark: Mark) -> Callable[[bytes], None]:
-    """What to do with the bytes that a process writes of itself: the agents it marks, one after the other, then its ``result``."""
+def results(result: asyncio.Future[Json], told: Told) -> Callable[[bytes], None]:
+    """What to do with the bytes that a process writes of itself: what it ``told``, one after the other, then its ``result``."""
     frames = Frames()
 
     def feed(data: bytes) -> None:
@@ -217,8 +264,8 @@ def results(result: asyncio.Future[Json], mark: Mark) -> Callable[[bytes], None]
             return
         try:
             for message in frames.feed(data):
-                if "marked" in message:
-                    mark(message["marked"])
+                if "told" in message:
+                    told(message["told"])
                 elif not result.done():
                     result.set_result(message)
         except (ValueError, TypeError) as error:
@@ -290,7 +337,7 @@ class Zygote:
             self._stderr.close()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
         self._process = subprocess.Popen(  # noqa: ASYNC220  # forks nothing heavy: posix_spawn or vfork
-            [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
+            [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(absolute_path())],
             stdin=subprocess.DEVNULL,
             stdout=self._stderr,
             stderr=self._stderr,
@@ -376,27 +423,29 @@ class Zygote:
 
     # ------------------------------------------------------------------ messages
 
-    async def launch(self, order: Mapping[str, Json], write: Callable[[bytes], None], mark: Mark = ignore) -> Child:
-        """Forks a process for ``order``. Its output goes to ``write``, the agents it marks to ``mark``."""
+    async def launch(
+        self, order: Mapping[str, Json], write: Callable[[bytes], None], told: Told = ignore, requests: Requests | None = None
+    ) -> Child:
+        """Forks a process for ``order``. Its output goes to ``write``, what it says before its result to ``told``."""
         await self.start()
         loop = asyncio.get_running_loop()
         child = _Forked(order["id"], self, loop.create_future(), loop.create_future())
-        child.pipes = [Pipe(results(child.result, mark)), Pipe(write)]
+        child.pipes = [Pipe(results(child.result, told)), Pipe(write)]
         self._children[child.id] = child
-        self.send(dict(order), *child.pipes)
+        self.send(dict(order), *child.pipes, *([requests] if requests is not None else []))
         return child
 
-    def send(self, message: Json, *pipes: Pipe) -> None:
-        """Queues a message with the writing ends of pipes, which are closed here once it is sent. Dropped when the process is gone."""
+    def send(self, message: Json, *pipes: Pipe | Requests) -> None:
+        """Queues a message with the given ends of pipes, which are closed here once it is sent. Dropped when the process is gone."""
 
         def sent() -> None:
             for pipe in pipes:
-                pipe.close_write_end()
+                pipe.close_given_end()
 
         if self._control is None:
             sent()
             return
-        self._outbox.append((frame(message), tuple(pipe.write_end for pipe in pipes), sent))
+        self._outbox.append((frame(message), tuple(pipe.given_end for pipe in pipes), sent))
         self._flush()
 
     def _flush(self) -> None:

@@ -15,12 +15,14 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from agentlightning.runners.job import Mark, inherited_environment
-from agentlightning.runners.process import Child, Pipe, ignore, results
+from agentlightning.runners.job import absolute_path, inherited_environment
+from agentlightning.runners.process import Child, Pipe, Requests, Told, ignore, results
 from agentlightning.runners.wire import HEADER, frame, write_all
 from agentlightning.types import Json
 
-_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from agentlightning.runners.spawn import main; main(int(sys.argv[1]))"
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from agentlightning.runners.spawn import main; main(*json.loads(sys.argv[1]))"
+)
 
 
 @dataclass(eq=False)
@@ -53,7 +55,9 @@ class Spawn:
 
     async def close(self) -> None: ...
 
-    async def launch(self, order: Mapping[str, Json], write: Callable[[bytes], None], mark: Mark = ignore) -> Child:
+    async def launch(
+        self, order: Mapping[str, Json], write: Callable[[bytes], None], told: Told = ignore, requests: Requests | None = None
+    ) -> Child:
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Json] = loop.create_future()
         exited: asyncio.Future[int | None] = loop.create_future()
@@ -62,18 +66,19 @@ class Spawn:
             if not exited.done():
                 exited.set_result(code)
 
-        pipes = (Pipe(results(result, mark)), Pipe(write))
+        pipes = (Pipe(results(result, told)), Pipe(write))
+        given = [pipes[0].given_end, *([requests.given_end] if requests is not None else [])]
         process = subprocess.Popen(  # noqa: ASYNC220  # returns as soon as the process exists
-            [sys.executable, "-c", _BOOT, str(pipes[0].write_end), json.dumps(sys.path)],
+            [sys.executable, "-c", _BOOT, json.dumps(given), json.dumps(absolute_path())],
             stdin=subprocess.PIPE,
-            stdout=pipes[1].write_end,
-            stderr=pipes[1].write_end,
-            pass_fds=[pipes[0].write_end],
+            stdout=pipes[1].given_end,
+            stderr=pipes[1].given_end,
+            pass_fds=given,
             start_new_session=True,
             env=inherited_environment(self._keys),
         )
-        for pipe in pipes:
-            pipe.close_write_end()
+        for pipe in (*pipes, *([requests] if requests is not None else [])):
+            pipe.close_given_end()
         threading.Thread(target=_attend, args=(process, frame(dict(order)), loop, ended), name=f"spawn-{order['id']}", daemon=True).start()
         return _Spawned(process, result, exited, pipes)
 
@@ -101,17 +106,18 @@ def _kill_group(pid: int, number: int) -> None:
         return  # all of it has ended
 
 
-def main(result_fd: int) -> None:
+def main(result_fd: int, *requests_fd: int) -> None:
     """The process's side: reads its order, then works."""
     alive = os.dup(0)
     order = json.loads(_read(alive, int.from_bytes(_read(alive, HEADER), "big")))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.set_inheritable(alive, False)
-    os.set_inheritable(result_fd, False)
+    for fd in (result_fd, *requests_fd):
+        os.set_inheritable(fd, False)
     threading.Thread(target=_die_with, args=(alive,), name="agentlightning-alive", daemon=True).start()
     from agentlightning.runners.child import work
 
-    work(order, result_fd)
+    work(order, result_fd, *requests_fd)
     os._exit(0)
 
 

@@ -44,21 +44,21 @@ class ThreadIsolation:
         return len(self._left)
 
     async def start(self) -> None:
-        _redirect.enter()
+        redirect.enter()
         bypass.enter(self._url)
 
     async def close(self) -> None:
         bypass.leave(self._url)
-        _redirect.leave()
+        redirect.leave()
 
     async def run(self, job: Job, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event) -> Ran | None:
         """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended. ``mark`` may be called from any thread."""
         running = _Running()
-        _redirect.streams()
+        redirect.streams()
 
         def call(deliver: Callable[[Ran], None]) -> None:
             current_endpoint.set(job.root_url)
-            _log.set(log)
+            prints_go_to(log)
             execute(self._agent, job, deliver, mark, running.started)
 
         ran = await in_thread(call, name=f"agent-{job.attempt_id}", deadline=deadline, stop=stop, threads=self._left)
@@ -211,7 +211,12 @@ class _Redirect:
                         setattr(sys, name, stream.real)
 
 
-_redirect = _Redirect()
+redirect = _Redirect()
+
+
+def prints_go_to(log: OutputLog) -> None:
+    """What this context prints from now on goes to ``log``, while the streams are redirected."""
+    _log.set(log)
 
 
 def _wrap_threads() -> Callable[[], None]:

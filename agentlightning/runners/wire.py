@@ -43,6 +43,23 @@ def _read(control: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
+def read_frame(fd: int) -> Json:
+    """The next message of a blocking descriptor, or None at its end."""
+    header = _read_fd(fd, HEADER)
+    body = _read_fd(fd, int.from_bytes(header, "big")) if len(header) == HEADER else b""
+    return json.loads(body) if body else None
+
+
+def _read_fd(fd: int, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        chunk = os.read(fd, min(count - len(data), 1 << 20))
+        if not chunk:
+            return b""
+        data += chunk
+    return bytes(data)
+
+
 class Frames:
     """Cuts a stream of bytes into messages."""
 

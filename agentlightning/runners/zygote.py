@@ -95,7 +95,7 @@ class _Zygote:
             "threads": [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()],
         }
 
-    def _fork(self, order: Json, result_fd: int, output_fd: int) -> None:
+    def _fork(self, order: Json, result_fd: int, output_fd: int, *requests_fd: int) -> None:
         pid = os.fork()
         if pid == 0:
             code = 70
@@ -103,14 +103,14 @@ class _Zygote:
                 self._become_child(output_fd)
                 from agentlightning.runners.child import work
 
-                work(order, result_fd)
+                work(order, result_fd, *requests_fd)
                 code = 0
             except BaseException:  # noqa: BLE001  # nothing may return into the zygote's own loop
                 traceback.print_exc()
             finally:
                 os._exit(code)
-        os.close(result_fd)
-        os.close(output_fd)
+        for fd in (result_fd, output_fd, *requests_fd):
+            os.close(fd)
         self._children[pid] = order["id"]
         self._reply({"op": "started", "id": order["id"], "pid": pid})
 

@@ -136,6 +136,8 @@ class World:
     def make_pool(self, agent: Any, *, grader: Any = None, resources: Any = None, extra_env: Any = None, **config: Any) -> RunnerPool:
         config.setdefault("n_runners", 4)
         config.setdefault("deadline", 20.0)
+        if "grader_runs" in config:
+            config["grader"] = config.pop("grader_runs")
         self.pool = RunnerPool(
             self.store,
             self.gateway,

@@ -195,7 +195,7 @@ async def test_a_dead_zygote_is_started_again_and_what_it_ran_is_lost(world):
     await pool.start()
     ids = await world.enqueue([{"q": 1}])
     await world.until(lambda: world.engine.seen)
-    zygote = pool._isolation._launcher
+    zygote = pool._isolation.launcher
     (child,) = zygote._children.values()
     os.kill(zygote._process.pid, signal.SIGKILL)
     (rollout,) = await world.wait(ids)
@@ -211,7 +211,7 @@ async def test_a_dead_zygote_is_started_again_and_what_it_ran_is_lost(world):
 async def test_a_zygote_that_dies_again_and_again_ends_the_pool_by_name(world, monkeypatch):
     pool = world.make_pool(path(agents.never_calls))
     await pool.start()
-    os.kill(pool._isolation._launcher._process.pid, signal.SIGKILL)
+    os.kill(pool._isolation.launcher._process.pid, signal.SIGKILL)
     monkeypatch.setattr(process, "_BOOT", "import sys; sys.exit('no room')")
     with pytest.raises(AgentLightningError, match=r"process that starts agents died.*no room"):
         await world.wait(await world.enqueue([{"q": i} for i in range(20)]), timeout=20)

@@ -68,7 +68,7 @@ async def test_an_agent_that_writes_where_its_result_goes_fails_alone(world):
 async def test_an_attempt_whose_process_cannot_be_started_fails_and_the_run_goes_on(world, monkeypatch):
     pool = world.make_pool(f"{agents.__file__}:plain", isolation="process", n_runners=1)
     await pool.start()
-    launch, calls = pool._isolation._launcher.launch, []
+    launch, calls = pool._isolation.launcher.launch, []
 
     async def once_without(order, *rest):
         calls.append(order)
@@ -76,7 +76,7 @@ async def test_an_attempt_whose_process_cannot_be_started_fails_and_the_run_goes
             raise OSError(24, "Too many open files")
         return await launch(order, *rest)
 
-    monkeypatch.setattr(pool._isolation._launcher, "launch", once_without)
+    monkeypatch.setattr(pool._isolation.launcher, "launch", once_without)
     first, second = await world.wait(await world.enqueue([1, 2]))
     await pool.close()
     assert (
