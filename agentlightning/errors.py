@@ -51,6 +51,10 @@ class StoreError(AgentLightningError):
     """The record could not be written or read (disk full, folder not writable, database damaged)."""
 
 
+class StreamError(AgentLightningError):
+    """What a command has to say cannot be written (disk full)."""
+
+
 class LeaseLost(StoreError):
     """An attempt was reported by a runner that no longer holds its lease. The report is refused."""
 

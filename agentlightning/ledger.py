@@ -20,7 +20,7 @@ class Ledger:
 
     ``rollouts`` is keyed by outcome: ``succeeded``, ``cancelled`` or ``failed: <reason>``. ``groups`` by ``trained``, ``degenerate`` (all rewards
     equal: nothing to compare), ``too_few`` (fewer than two rollouts to compare). ``masked`` by reason; ``branches`` counts calls by how their prompt
-    relates to what was recorded before; ``staleness`` is how many versions behind the learner the trained tokens were sampled. ``malformed`` counts what
+    relates to what was recorded before; parity is None where nothing was trained, so that it was not measured; ``staleness`` is how many versions behind the learner the trained tokens were sampled. ``malformed`` counts what
     began like a tool call and was none: its tokens are trained like any others. ``external`` has, by the model's name in the resources, the ``calls`` to
     external models, how many of them ``failed``, and the tokens that their endpoints report; none of that is in ``calls``, ``sampled`` or ``masked``.
     """
@@ -33,8 +33,8 @@ class Ledger:
     trained: int = 0
     masked: Mapping[str, int] = field(default_factory=dict[str, int])
     staleness_max: int = 0
-    parity_max: float = 0.0
-    parity_k3: float = 0.0
+    parity_max: float | None = None
+    parity_k3: float | None = None
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     malformed: int = 0
     external: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
@@ -112,13 +112,18 @@ def count_malformed(samples: Iterable[SampleRecord]) -> int:
     return sum(sample.malformed for sample in samples)
 
 
+def _worst(one: float | None, other: float | None) -> float | None:
+    return max((value for value in (one, other) if value is not None), default=None)
+
+
 def total(ledgers: Iterable[Ledger]) -> Ledger:
     """The sum over steps; staleness and parity are the worst seen."""
     rollouts, groups, calls, branches, masked = Counter[str](), Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     seconds: Counter[str] = Counter()
     external: dict[str, Counter[str]] = {}
     sampled = trained = staleness = malformed = 0
-    parity_max = parity_k3 = 0.0
+    parity_max: float | None = None
+    parity_k3: float | None = None
     for ledger in ledgers:
         rollouts.update(ledger.rollouts)
         groups.update(ledger.groups)
@@ -133,8 +138,8 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
         trained += ledger.trained
         malformed += ledger.malformed
         staleness = max(staleness, ledger.staleness_max)
-        parity_max = max(parity_max, ledger.parity_max)
-        parity_k3 = max(parity_k3, ledger.parity_k3)
+        parity_max = _worst(parity_max, ledger.parity_max)
+        parity_k3 = _worst(parity_k3, ledger.parity_k3)
     return Ledger(
         dict(rollouts), dict(groups), dict(calls), dict(branches), sampled, trained, dict(masked), staleness, parity_max, parity_k3,
         dict(seconds), malformed, {name: dict(counted) for name, counted in external.items()},

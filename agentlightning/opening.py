@@ -73,7 +73,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
     from agentlightning.engines.local import LocalEngine
     from agentlightning.engines.local_threads import Threads
     from agentlightning.gateway import Gateway, Policy
-    from agentlightning.metrics import MetricsWriter, make_progress
+    from agentlightning.metrics import MetricsWriter, guarded, make_progress
     from agentlightning.models import load_model
     from agentlightning.runners import RunnerPool, check_agent
     from agentlightning.store import open_store
@@ -97,7 +97,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
 
         resources_version = await store.put_resources(record.id, resources.to_json())
         # What dev finds is printed on stdout; how it is getting on is not part of that.
-        progress = make_progress(plan.progress, sys.stderr if plan.mode is Mode.DEV else None)
+        progress = guarded(make_progress(plan.progress, sys.stderr if plan.mode is Mode.DEV else None))
         closing.callback(progress.close)
         progress.phase("loading the model")
         threads = Threads(config.threads, say=_from_any_thread(progress.message), machine=machine, since=began)

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import cast
 
 from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from agentlightning.ledger import Ledger, count_outcomes, describe_external, outcome, total
 from agentlightning.metrics.state import counts, score
 from agentlightning.result import Evaluation, evaluate
+from agentlightning.screen import Column, Labelled, Listing, Text
 from agentlightning.store.base import Store
-from agentlightning.text import duration, number, plural, short_path
+from agentlightning.text import duration, number, plural, short_path, small
 from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
 
 STATUS_STYLE = {"finished": "green", "succeeded": "green", "running": "cyan", "stopped": "yellow", "failed": "red", "cancelled": "yellow"}
@@ -103,22 +102,36 @@ def _run_line(run: RunView) -> dict[str, Json]:
 
 def render_runs(runs: Sequence[RunView], now: float | None = None) -> RenderableType:
     """A table of runs, newest first."""
-    table = _table("run", "status", "mode", "started", ">took", ">steps", ">reward", "model")
+    columns = (
+        Column("run", least=26),
+        Column("status"),
+        Column("mode", leave=1),
+        Column("started", leave=4),
+        Column("took", right=True, leave=2),
+        Column("steps", right=True),
+        Column("reward", right=True),
+        Column("model", leave=3, least=8, cut=True),
+        Column("error", leave=5, least=20, cut=True),
+    )
+    rows: list[list[str | Text]] = []
     for run in runs:
         line = _run_line(run)
         first, last = line["first_reward"], line["last_reward"]
         reward = "" if last is None else f"{number(first)} to {number(last)}" if line["steps"] > 1 else number(last)
-        table.add_row(
-            run.record.id,
-            _status(line["status"]),
-            line["mode"] or "",
-            _when(run.record.created_at),
-            _took(run.record, now),
-            str(line["steps"]),
-            reward,
-            str(line["model"] or "").rstrip("/").rsplit("/", 1)[-1],
+        rows.append(
+            [
+                run.record.id,
+                _status(line["status"]),
+                line["mode"] or "",
+                _when(run.record.created_at),
+                _took(run.record, now),
+                str(line["steps"]),
+                reward,
+                str(line["model"] or "").rstrip("/").rsplit("/", 1)[-1],
+                line["error"] or "",
+            ]
         )
-    return table
+    return Listing(columns, rows)
 
 
 # --------------------------------------------------------------------------- one run
@@ -166,9 +179,12 @@ def _run_head(run: RunView, now: float | None) -> RenderableType:
     git = cast("Mapping[str, Json]", run.setting("git") or _NO_SETTINGS)
     revision = f"{str(git['revision'])[:12]}{' with changes' if git.get('dirty') else ''}" if git.get("revision") else ""
     error = Text(record.error, style="red") if record.error else ""
-    rows: list[tuple[str, RenderableType]] = [
+    rows: list[tuple[str, str | Text]] = [
         ("run", Text(record.id, style="bold")),
-        ("status", Text.assemble(_status(str(record.status)), f", began {_when(record.created_at)}, took {_took(record, now)}")),
+        (
+            "status",
+            _status(str(record.status)).append(f", began {_when(record.created_at)}, took {_took(record, now)}"),
+        ),
         ("error", error),
         ("model", str(run.setting("config", "model", "path") or "")),
         ("agent", str(run.setting("agent_file") or "")),
@@ -178,40 +194,53 @@ def _run_head(run: RunView, now: float | None) -> RenderableType:
         ("code", revision),
         ("folder", short_path(record.folder)),
     ]
-    return _labelled(rows)
+    return Labelled(rows, paths=("model", "agent", "folder"))
 
 
-def _steps_table(run: RunView) -> Table:
-    table = _table(
-        ">step", ">reward", "validation", ">scored", ">failed", ">sampled", ">trained", ">tok/s", ">took", ">parity", "checkpoint"
+def _steps_table(run: RunView) -> RenderableType:
+    columns = (
+        Column("step", right=True),
+        Column("reward", right=True),
+        Column("validation"),
+        Column("scored", right=True, leave=1),
+        Column("failed", right=True),
+        Column("sampled", right=True, leave=3),
+        Column("trained", right=True),
+        Column("tok/s", right=True, leave=4),
+        Column("took", right=True, leave=2),
+        Column("parity", right=True),
+        Column("checkpoint", leave=5, least=20),
     )
     validations = {evaluation.step: evaluation for evaluation in run.validations}
+    rows: list[list[str | Text]] = []
     if 0 in validations:
-        table.add_row("0", "", score(validations[0].to_json()), *[""] * 8)
+        rows.append(["0", "", score(validations[0].to_json()), *[""] * 8])
     for step in run.steps:
         metrics, ledger = step.metrics, step.ledger
         rollouts = cast("Mapping[str, int]", ledger.get("rollouts") or {})
         lost = sum(rollouts.values()) - rollouts.get("succeeded", 0)
         seconds = cast("Mapping[str, float]", ledger.get("seconds") or {})
-        table.add_row(
-            str(step.step),
-            number(metrics["reward"]) if metrics.get("reward") is not None else "",
-            score(validations[step.step].to_json()) if step.step in validations else "",
-            str(rollouts.get("succeeded", 0)),
-            Text(str(lost), style="yellow" if lost else "dim"),
-            f"{ledger.get('sampled', 0):,}",
-            f"{ledger.get('trained', 0):,}",
-            f"{metrics['tokens_per_s']:,.0f}" if metrics.get("tokens_per_s") else "",
-            duration(sum(seconds.values())),
-            f"{metrics['parity_max']:.1e}" if metrics.get("parity_max") is not None else "",
-            short_path(step.checkpoint) if step.checkpoint else "",
+        rows.append(
+            [
+                str(step.step),
+                number(metrics["reward"]) if metrics.get("reward") is not None else "",
+                score(validations[step.step].to_json()) if step.step in validations else "",
+                str(rollouts.get("succeeded", 0)),
+                Text(str(lost), style="yellow" if lost else "dim"),
+                f"{ledger.get('sampled', 0):,}",
+                f"{ledger.get('trained', 0):,}",
+                f"{metrics['tokens_per_s']:,.0f}" if metrics.get("tokens_per_s") else "",
+                duration(sum(seconds.values())),
+                small(metrics.get("parity_max")),
+                short_path(step.checkpoint) if step.checkpoint else "",
+            ]
         )
-    return table
+    return Listing(columns, rows)
 
 
 def _ledger_lines(run: RunView) -> RenderableType:
     ledger = _total(run)
-    rows: list[tuple[str, RenderableType]] = [(f"{mode} rollouts", counts(outcomes)) for mode, outcomes in _outcomes(run).items()]
+    rows: list[tuple[str, str | Text]] = [(f"{mode} rollouts", counts(outcomes)) for mode, outcomes in _outcomes(run).items()]
     if run.steps:
         rows += [
             ("groups", counts(ledger.groups)),
@@ -222,10 +251,10 @@ def _ledger_lines(run: RunView) -> RenderableType:
             ("tokens", f"{ledger.sampled:,} sampled = {ledger.trained:,} trained + {sum(ledger.masked.values()):,} masked"),
             ("masked", counts(ledger.masked)),
             ("staleness", f"at most {ledger.staleness_max} versions"),
-            ("parity", f"max |delta logprob| {ledger.parity_max:.1e}, k3 {ledger.parity_k3:.1e}"),
+            ("parity", f"max |delta logprob| {small(ledger.parity_max)}, k3 {small(ledger.parity_k3)}"),
             ("wall time", ", ".join(f"{phase} {duration(spent)}" for phase, spent in ledger.seconds.items())),
         ]
-    return _labelled(rows)
+    return Labelled(rows)
 
 
 def _total(run: RunView) -> Ledger:
@@ -267,19 +296,29 @@ def rollout_line(run: RunView, rollout: Rollout) -> dict[str, Json]:
 
 def render_rollouts(run: RunView, rollouts: Iterable[Rollout]) -> RenderableType:
     """A table of rollouts, in their order."""
-    table = _table("rollout", "outcome", ">reward", ">advantage", ">took", "failure")
+    columns = (
+        Column("rollout"),
+        Column("outcome", least=20),
+        Column("reward", right=True),
+        Column("advantage", right=True),
+        Column("took", right=True, leave=2),
+        Column("failure", leave=1, least=16, cut=True),
+    )
+    rows: list[list[str | Text]] = []
     for rollout in rollouts:
         advantage = advantage_of(run.steps, rollout)
         took = "" if rollout.ended_at is None or rollout.started_at is None else duration(rollout.ended_at - rollout.started_at)
-        table.add_row(
-            short_rollout(rollout),
-            Text(outcome(rollout), style=STATUS_STYLE.get(str(rollout.status), "")),
-            number(rollout.reward) if rollout.reward is not None else "",
-            f"{advantage:+.3f}" if advantage is not None else "",
-            took,
-            Text(rollout.failure.message if rollout.failure else "", overflow="ellipsis", no_wrap=True),
+        rows.append(
+            [
+                short_rollout(rollout),
+                Text(outcome(rollout), style=STATUS_STYLE.get(str(rollout.status), "")),
+                number(rollout.reward) if rollout.reward is not None else "",
+                f"{advantage:+.3f}" if advantage is not None else "",
+                took,
+                rollout.failure.message if rollout.failure else "",
+            ]
         )
-    return table
+    return Listing(columns, rows)
 
 
 def advantage_of(steps: Iterable[StepRecord], rollout: Rollout) -> float | None:
@@ -298,29 +337,8 @@ def short_rollout(rollout: Rollout) -> str:
 # --------------------------------------------------------------------------- small parts
 
 
-def _table(*columns: str) -> Table:
-    """A plain table; a column that begins with ``>`` is numbers."""
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for column in columns:
-        if column.startswith(">"):
-            table.add_column(column[1:], justify="right", no_wrap=True)
-        else:
-            table.add_column(column, no_wrap=column in ("run", "rollout", "status"), overflow="fold")
-    return table
-
-
-def _labelled(rows: Iterable[tuple[str, RenderableType]]) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, value in rows:
-        if value != "":
-            grid.add_row(label, Text(value) if isinstance(value, str) else value)
-    return grid
-
-
 def _status(status: str) -> Text:
-    return Text(status, style=STATUS_STYLE.get(status, ""))
+    return Text().append(status, STATUS_STYLE.get(status, ""))
 
 
 def _when(at: float) -> str:

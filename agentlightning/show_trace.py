@@ -13,25 +13,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
-from rich.text import Text
 from rich.tree import Tree
 
 from agentlightning.credit.assign import assign
 from agentlightning.errors import ConfigError
 from agentlightning.metrics.state import counts
 from agentlightning.run import AttemptTrace
+from agentlightning.screen import Text
 from agentlightning.show import STATUS_STYLE, RunView, advantage_of, rollout_line
 from agentlightning.store.base import Store
-from agentlightning.text import clip, duration, number, one_line, plural, printable, shorten
+from agentlightning.text import clip, clip_start, duration, encodable, number, one_line, plural, printable, shorten, width
 from agentlightning.types import Attempt, Call, CallStatus, FinishReason, Json, Node, Reward, Rollout, Status
 
 Decoder = Callable[[Sequence[int]], str]
 """Token ids to text, control tokens included."""
 
-FIRST_WORDS = 60
-"""Columns of a node's text in a line."""
+WORDS = 120
+"""Columns of a node's text in a line, at most."""
 
 _PLAIN = ("root", "continued")
 """How a call's prompt relates to the tree where nothing branched."""
@@ -468,10 +468,10 @@ def _forest(trace: AttemptTrace, shown: Sequence[RenderableType], facts: Sequenc
     return trees
 
 
-def _line(facts: NodeFacts) -> Text:
+def _line(facts: NodeFacts) -> RenderableType:
     """A node in one line, cut where the terminal ends."""
     node, call = facts.node, facts.call
-    line = Text(no_wrap=True, overflow="ellipsis")
+    line = Text()
     line.append("sampled" if node.sampled else "given  ", style="bold green" if node.sampled else "dim")
     line.append(f" {_tokens(len(node.token_ids)):>12}  {facts.call_text}", style="" if node.sampled else "dim")
     if call is not None and call.agent:
@@ -490,8 +490,24 @@ def _line(facts: NodeFacts) -> Text:
         line.append(f"  {weight_text(facts.credit)}", style="magenta" if facts.credit.weights is not None else "yellow")
     for reward in facts.rewards:
         line.append(f"  {reward_text(reward)}", style="bold magenta")
-    line.append(f"  {clip(one_line(facts.text), FIRST_WORDS)}", style="green" if node.sampled else "dim")
-    return line
+    return _Line(line, one_line(facts.text.strip("\n")), sampled=node.sampled)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What is said of a node, and as much of its text as has room: of a sample the beginning, of a prompt the end, which is what was asked last."""
+
+    facts: Text
+    text: str
+    sampled: bool
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        words = encodable(self.text, options.encoding)
+        room = min(options.max_width - width(encodable(self.facts.plain, options.encoding)) - 2, WORDS)
+        line = Text(no_wrap=True, overflow="ellipsis").append(self.facts)
+        if room > 3:
+            line.append(f"  {(clip if self.sampled else clip_start)(words, room)}", style="green" if self.sampled else "dim")
+        yield line
 
 
 def _node(facts: NodeFacts, *, full: bool) -> RenderableType:

@@ -116,6 +116,11 @@ def number(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
 
 
+def small(value: float | None) -> str:
+    """``3.2e-06``; a dash for what was not measured."""
+    return "-" if value is None else f"{value:.1e}"
+
+
 def short_path(path: str | Path) -> str:
     """A path relative to the working directory where it lies below it."""
     path = Path(path)

@@ -152,7 +152,7 @@ class Trainer:
         with short_errors():
             report = run_sync(lambda interrupts: self._dev(interrupts, agent, tasks, n))
         if self.progress is True:
-            from rich import print as show
+            from agentlightning.screen import show
 
             show(report)
         return report

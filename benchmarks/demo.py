@@ -45,7 +45,7 @@ def main() -> None:
             saving_s=seconds.get("saving", 0.0),
             validating_s=seconds["validating"],
             whole_s=whole,
-            parity_max=max(line["parity_max"] for line in history),
+            parity_max=max((line["parity_max"] for line in history if line["parity_max"] is not None), default=None),
             tokens_per_s=max(line["tokens_per_s"] for line in history),
             seed=str(seed),
             rewards=str([round(line["reward"], 3) for line in history]),

@@ -168,8 +168,8 @@ class PolicyGradient(Algorithm):
             trained=stats.trained_tokens,
             masked=dict(credited.masked),
             staleness_max=max((run.trained_version - version for version in credited.versions), default=0),
-            parity_max=stats.parity.max,
-            parity_k3=stats.parity.k3,
+            parity_max=stats.parity.max if stats.parity is not None else None,
+            parity_k3=stats.parity.k3 if stats.parity is not None else None,
             seconds=seconds,
             malformed=count_malformed(
                 sample for trace in traces for attempt in trace.attempts for call in attempt.calls for sample in call.samples
@@ -200,9 +200,9 @@ class PolicyGradient(Algorithm):
             "entropy": stats.entropy,
             "ratio_mean": stats.ratio_mean,
             "clip_fraction": stats.clip_fraction,
-            "parity_max": stats.parity.max,
-            "parity_mean": stats.parity.mean,
-            "parity_k3": stats.parity.k3,
+            "parity_max": ledger.parity_max,
+            "parity_mean": stats.parity.mean if stats.parity is not None else None,
+            "parity_k3": ledger.parity_k3,
             "forward_tokens": stats.forward_tokens,
             "flat_tokens": stats.flat_tokens,
             "tree_groups": stats.tree_groups,

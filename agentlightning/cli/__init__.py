@@ -6,7 +6,12 @@ from __future__ import annotations
 def main() -> None:
     """Runs ``agl`` on the process's arguments and exits. See docs/cli.md for the exit codes."""
     from agentlightning.cli.app import app
+    from agentlightning.cli.streams import let_go, make_safe
     from agentlightning.engines.threads import bound_spinning
 
+    make_safe()
     bound_spinning()
-    app(prog_name="agl")
+    try:
+        app(prog_name="agl")
+    finally:
+        let_go()

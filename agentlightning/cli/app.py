@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from agentlightning import __version__
 from agentlightning.cli.usage import UsageError, no_command, usage_line
 from agentlightning.errors import AgentLightningError
+from agentlightning.text import printable
 
 INTERRUPTED = 130
 
@@ -41,10 +42,10 @@ class Commands(TyperGroup):
         except AgentLightningError as error:
             if ctx.obj["debug"]:
                 raise
-            print(f"agl: {error}", file=sys.stderr)
+            _complain(f"agl: {error}")
             raise typer.Exit(2) from error
         except KeyboardInterrupt:
-            print("agl: interrupted", file=sys.stderr)
+            _complain("agl: interrupted")
             raise typer.Exit(INTERRUPTED) from None
 
 
@@ -56,8 +57,13 @@ def _one_line() -> Generator[None]:
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
-        print(f"agl: {usage_line(error)}", file=sys.stderr)
+        _complain(f"agl: {usage_line(error)}")
         raise typer.Exit(2) from error
+
+
+def _complain(text: str) -> None:
+    """One line, or one for each thing that is wrong, on stderr."""
+    print(printable(text), file=sys.stderr)
 
 
 def _optional_value(args: list[str], option: str, value: str) -> list[str]:
@@ -288,8 +294,9 @@ def show_config(
     from agentlightning.cli.settings import settings
 
     if reference:
+        from agentlightning.cli.output import write_text
         from agentlightning.config_reference import reference as page
 
-        print(page(), end="")
+        write_text(page())
         return
     reading.settings(settings(config, set_), json=json)

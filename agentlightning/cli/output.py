@@ -1,37 +1,43 @@
-"""What commands write: JSON for programs, rich text for people."""
+"""What commands write: JSON for programs, rich text for people. Raises StreamError where stdout cannot be written."""
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
 import orjson
 
+from agentlightning.errors import StreamError
+from agentlightning.metrics.writer import finite
+from agentlightning.screen import show
 from agentlightning.types import Json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-PIPE_WIDTH = 20_000
-"""Columns of a pipe: a longer line is folded."""
-
 
 def write_json(value: Json) -> None:
-    """One JSON document on stdout, indented. Numbers JSON cannot hold become null."""
-    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n")
-    sys.stdout.flush()
+    """One JSON document on stdout, indented. Numbers JSON cannot hold become null; what the encoding lacks is written as JSON's own escapes."""
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+        text.encode(sys.stdout.encoding or "utf-8")
+    except (TypeError, UnicodeEncodeError, LookupError):  # the TypeError: half a surrogate pair, of a file name that is no UTF-8
+        text = json.dumps(finite(value), indent=2)
+    write_text(text + "\n")
 
 
 def write(renderable: RenderableType) -> None:
-    """On stdout, in colour where it is a terminal. A pipe gets lines as long as they are, not cut to a terminal's width."""
-    from rich.console import Console
+    """On stdout, as `screen.show` does."""
+    error = show(renderable)
+    if error is not None:
+        raise StreamError(f"stdout cannot be written: {error}")
 
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(renderable)
-        return
-    console = Console(highlight=False, width=PIPE_WIDTH, soft_wrap=True)
-    with console.capture() as captured:
-        console.print(renderable)
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
-    sys.stdout.flush()
+
+def write_text(text: str) -> None:
+    """A page or a document on stdout, as it is."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        raise StreamError(f"stdout cannot be written: {error}") from error

@@ -13,6 +13,7 @@ import orjson
 from agentlightning.cli.output import write, write_json
 from agentlightning.config import Resolved, RunConfig
 from agentlightning.errors import ConfigError
+from agentlightning.screen import Column, Listing, Text
 from agentlightning.show import RunView, read_run, read_runs, render_rollouts, render_run, render_runs, rollouts_json, run_json, runs_json
 from agentlightning.store import Store, open_store
 from agentlightning.types import Mode, Rollout, RunRecord, RunStatus
@@ -39,17 +40,13 @@ def settings(resolved: Resolved, *, json: bool) -> None:
     if json:
         write_json({key: {"value": value, "source": resolved.sources[key]} for key, value in values.items()})
         return
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("setting", "value", "source"):
-        table.add_column(column, overflow="fold")
+    columns = (Column("setting"), Column("value", least=16), Column("source", least=14))
+    rows: list[list[Text]] = []
     for key, value in values.items():
         source = resolved.sources[key]
         style = "dim" if source == "default" else ""
-        table.add_row(Text(key), Text("none" if value is None else orjson.dumps(value).decode(), style=style), Text(source, style=style))
-    write(table)
+        rows.append([Text(key), Text("none" if value is None else orjson.dumps(value).decode(), style), Text(source, style)])
+    write(Listing(columns, rows))
 
 
 async def _runs(config: RunConfig, *, json: bool) -> None:

@@ -83,7 +83,8 @@ class LearnerStats:
     rows: int
     tree_groups: int
     flat_groups: int
-    parity: Parity
+    parity: Parity | None
+    """None where no token was trained, so that there was nothing to measure it on."""
     ratio_mean: float
     clip_fraction: float
     entropy: float

@@ -451,9 +451,9 @@ class _Tally:
         self._clipped += losses.clipped(logprobs_E, old_E, weights_E, loss.clip_low, loss.clip_high).double().sum()
         self._tokens += len(logprobs_E)
 
-    def parity(self) -> Parity:
+    def parity(self) -> Parity | None:
         if not self.count:
-            return Parity(0.0, 0.0, 0.0, 0)
+            return None
         delta_N = (self._full_N - self._recorded_N).abs()
         k3 = losses.k3(self._first_N, self.behaviour_N).mean()
         return Parity(float(delta_N.max()), float(delta_N.mean()), float(k3), self.count)

@@ -12,12 +12,14 @@ from agentlightning.metrics.progress import Progress, SilentView
 
 if TYPE_CHECKING:
     from agentlightning.metrics.curve import plot
+    from agentlightning.metrics.guard import guarded
     from agentlightning.metrics.live import LiveView, make_progress
     from agentlightning.metrics.plain import PlainView
     from agentlightning.metrics.writer import MetricsWriter
 
 _WHERE = {
     "plot": "agentlightning.metrics.curve",
+    "guarded": "agentlightning.metrics.guard",
     "LiveView": "agentlightning.metrics.live",
     "make_progress": "agentlightning.metrics.live",
     "PlainView": "agentlightning.metrics.plain",
@@ -34,5 +36,5 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "LiveView", "MetricsWriter", "PlainView", "Progress", "SilentView", "make_progress", "mean_interval", "plot", "wilson_interval",
+    "LiveView", "MetricsWriter", "PlainView", "Progress", "SilentView", "guarded", "make_progress", "mean_interval", "plot", "wilson_interval",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""LiveView: the run in a terminal, redrawn in place. Prints of the user's code appear above it; nothing it fails at reaches the run."""
+"""LiveView: the run in a terminal, redrawn in place. Prints of the user's code appear above it. What fails in it is raised by the next call: see Guarded."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import IO, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
 from agentlightning.metrics.plain import PlainView
 from agentlightning.metrics.progress import Progress, SilentView
-from agentlightning.metrics.state import ASCII_BLOCKS, BLOCKS, RunState, counts, failures, pace_text, score, sparkline, summary
-from agentlightning.text import duration, number, short_path
+from agentlightning.metrics.state import ASCII_BLOCKS, BLOCKS, PATHS, RunState, counts, failures, pace_text, score, sparkline, summary
+from agentlightning.screen import Labelled, Stream, Text, open_console
+from agentlightning.text import clip, duration, number, one_line, short_path, small
 from agentlightning.types import Json, Rollout, RunRecord
 
 NARROW = 44
@@ -39,8 +38,8 @@ def make_progress(progress: Progress | bool = True, stream: TextIO | None = None
         return progress
     if not progress:
         return SilentView()
-    target = stream or sys.stdout
-    if target.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
+    target: TextIO | None = stream or sys.stdout
+    if target is not None and not target.closed and target.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
         return LiveView(stream)
     return PlainView(stream)
 
@@ -51,7 +50,13 @@ class LiveView:
     def __init__(
         self, stream: TextIO | None = None, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._console = console or Console(file=stream, highlight=False)
+        self._console = console or open_console(stream)
+        if not isinstance(self._console.file, Stream):
+            self._console.file = cast(IO[str], Stream(cast(TextIO, self._console.file)))
+        self._stream = cast(Stream, self._console.file)
+        self.stream = self._stream.real
+        self.failed: Exception | None = None
+        """What went wrong while the panel was drawn."""
         self._clock = clock
         self._state = RunState(began=clock(), phase_began=clock())
         self._lock = threading.Lock()
@@ -59,11 +64,13 @@ class LiveView:
         self._closed = False
 
     def run_started(self, run: RunRecord, total_steps: int | None) -> None:
+        self._check()
         with self._lock:
             self._state.start(run, total_steps, self._clock())
         self._open()
 
     def phase(self, name: str, *, total: int = 0) -> None:
+        self._check()
         with self._lock:
             self._state.enter(name, total, self._clock())
         self._open()
@@ -77,6 +84,7 @@ class LiveView:
             self._state.pace = (tokens_per_s, live, waiting)
 
     def step_done(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json]) -> None:
+        self._check()
         with self._lock:
             self._state.add_step(metrics, ledger)
 
@@ -89,22 +97,27 @@ class LiveView:
             self._state.checkpoint = short_path(path)
 
     def message(self, text: str) -> None:
-        with suppress(OSError):  # the terminal went away: the run goes on without a view
-            self._console.print(text, markup=False, soft_wrap=True)
+        self._check()
+        self._console.print(Text(text), soft_wrap=True)
 
     def finished(self, result: Mapping[str, Json]) -> None:
+        self._check()
         self.close()
-        with suppress(OSError):
-            self._console.print(_summary_panel(self._state.name, result))
+        self._console.print(Text(one_line(self._state.name), style="bold"), Labelled(summary(result), paths=PATHS), sep="\n", crop=False)
 
     def close(self) -> None:
         self._closed = True
         live, self._live = self._live, None
         if live is not None:
-            with suppress(OSError):
+            try:
                 sys.stdout.flush()  # a print without a newline is still held by rich's stand-in for stdout
-            with suppress(OSError):
+            finally:
                 live.stop()
+
+    def _check(self) -> None:
+        error = self.failed or self._stream.failed
+        if error is not None:
+            raise error
 
     def _open(self) -> None:
         if self._live is None and not self._closed:
@@ -115,8 +128,7 @@ class LiveView:
                 transient=True,
                 redirect_stderr=sys.stderr.isatty(),
             )
-            with suppress(OSError):
-                self._live.start()
+            self._live.start()
 
     def render(self, width: int, glyphs: str = BLOCKS) -> RenderableType:
         """The panel as it stands now."""
@@ -131,7 +143,12 @@ class _Panel:
         self._view = view
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self._view.render(options.max_width, ASCII_BLOCKS if options.ascii_only else BLOCKS)
+        if self._view.failed is None:
+            try:
+                panel = self._view.render(options.max_width, ASCII_BLOCKS if options.ascii_only else BLOCKS)
+                yield from list(console.render(panel, options))
+            except Exception as error:  # noqa: BLE001  # in rich's own thread it would end as a traceback on the terminal
+                self._view.failed = error
 
 
 def render(state: RunState, now: float, width: int, glyphs: str = BLOCKS) -> RenderableType:
@@ -149,18 +166,19 @@ def render(state: RunState, now: float, width: int, glyphs: str = BLOCKS) -> Ren
         if lost:
             line.append(f", {counts(lost)}", style="yellow")
         rows.append(("rollouts", line))
+    rows += [(label, Text(line, style)) for label, line, style in _token_rows(state)]
     if state.pace is not None:
         rows.append(("speed", Text(pace_text(*state.pace))))
     elif state.metrics.get("tokens_per_s"):
         rows.append(("speed", Text(f"{state.metrics['tokens_per_s']:,.0f} tokens/s sampled")))
     left = state.seconds_left(now)
     rows.append(("time", Text(duration(now - state.began) + (f", about {duration(left)} left" if left is not None else ""))))
-    if isinstance(state.metrics.get("parity_max"), int | float):
+    if "parity_max" in state.metrics:
         rows.append(
-            ("parity", Text(f"max |Δ logprob| {state.metrics['parity_max']:.1e}".replace("Δ", "Δ" if glyphs is BLOCKS else "delta")))
+            ("parity", Text(f"max |Δ logprob| {small(state.metrics['parity_max'])}".replace("Δ", "Δ" if glyphs is BLOCKS else "delta")))
         )
     if state.checkpoint:
-        rows.append(("checkpoint", Text(state.checkpoint)))
+        rows.append(("checkpoint", Text(one_line(state.checkpoint))))
 
     grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
     if width >= NARROW:
@@ -169,7 +187,8 @@ def render(state: RunState, now: float, width: int, glyphs: str = BLOCKS) -> Ren
     for label, value in rows:
         grid.add_row(*((label, value) if width >= NARROW else (value,)))
     of = f"/{state.total_steps}" if state.total_steps is not None else ""
-    title = Text.assemble((state.name, "bold"), f" - step {state.step}{of}" if state.step else "", overflow="crop", no_wrap=True)
+    step = f" - step {state.step}{of}" if state.step else ""
+    title = Text(overflow="crop", no_wrap=True).append(clip(one_line(state.name), max(width - len(step) - 6, 1)), "bold").append(step)
     return Panel(grid, title=title, title_align="left", width=width, border_style="cyan")
 
 
@@ -188,7 +207,7 @@ def _phase_row(state: RunState, now: float, width: int) -> RenderableType:
 
 
 def _reward_row(state: RunState, width: int, glyphs: str) -> Text:
-    line = Text.assemble((number(state.rewards[-1]), "bold"))
+    line = Text().append(number(state.rewards[-1]), "bold")
     line.append(f"  {sparkline(state.rewards, max(0, min(40, width - 44)), glyphs)}", style="cyan")
     if state.trend is not None:
         line.append(f"  {state.trend:+.3f} a step", style="green" if state.trend > 0 else "yellow")
@@ -203,10 +222,12 @@ def _validation_row(state: RunState) -> Text:
     return line
 
 
-def _summary_panel(name: str, result: Mapping[str, Json]) -> Panel:
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, text in summary(result):
-        grid.add_row(label, Text(text))
-    return Panel(grid, title=Text(name, style="bold"), title_align="left", border_style="cyan", expand=False)
+def _token_rows(state: RunState) -> list[tuple[str, str, str]]:
+    """What became of the last step's tokens: label, text and style."""
+    sampled, trained = state.ledger.get("sampled"), state.ledger.get("trained")
+    masked = cast("Mapping[str, int]", state.ledger.get("masked") or {})
+    if not sampled:
+        return []
+    trained_too = f"{trained:,} trained" if trained else "nothing was trained"
+    rows = [("tokens", f"{sampled:,} sampled, {trained_too}", "" if trained else "bold yellow")]
+    return [*rows, ("masked", counts(masked), "yellow")] if any(masked.values()) else rows

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TextIO
 
 from agentlightning.metrics.state import RunState, counts, pace_text, score, step_line, summary
-from agentlightning.text import plural, short_path
+from agentlightning.screen import Stream
+from agentlightning.text import one_line, plural, printable, short_path
 from agentlightning.types import Json, Rollout, RunRecord
 
 FIRST_LINE, NEXT_LINE = 5.0, 30.0
@@ -20,7 +21,7 @@ class PlainView:
     """See Progress. A stream that can no longer be written to (its reader left) silences the view, never the run."""
 
     def __init__(self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
+        self.stream = stream
         self._clock = clock
         self._state = RunState()
         self._closed = False
@@ -29,7 +30,7 @@ class PlainView:
     def run_started(self, run: RunRecord, total_steps: int | None) -> None:
         self._state.start(run, total_steps, self._clock())
         steps = f", {plural(total_steps, 'step')}" if total_steps else ""
-        self._print(f"run {run.name} ({run.id}){steps}, in {short_path(run.folder)}")
+        self._print(f"run {one_line(run.name)} ({one_line(run.id)}){steps}, in {one_line(short_path(run.folder))}")
 
     def phase(self, name: str, *, total: int = 0) -> None:
         now = self._clock()
@@ -49,7 +50,7 @@ class PlainView:
 
     def step_done(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json]) -> None:
         self._state.add_step(metrics, ledger)
-        self._print(step_line(metrics, self._state.total_steps, self._state.trend))
+        self._print(step_line(metrics, self._state.total_steps, self._state.trend, ledger.get("masked")))
 
     def validated(self, evaluation: Mapping[str, Json]) -> None:
         self._state.validations.append(evaluation)
@@ -59,14 +60,14 @@ class PlainView:
         self._print(f"validation{at}: {score(evaluation)} on {plural(evaluation.get('scored', 0), 'rollout')}{failed}")
 
     def checkpoint_saved(self, path: Path) -> None:
-        self._print(f"checkpoint {short_path(path)}")
+        self._print(f"checkpoint {one_line(short_path(path))}")
 
     def message(self, text: str) -> None:
         self._print(text)
 
     def finished(self, result: Mapping[str, Json]) -> None:
         for label, text in summary(result):
-            self._print(f"{label + ':':<12}{text}")
+            self._print(f"{label + ':':<12}{one_line(text)}")
         self.close()
 
     def close(self) -> None:
@@ -75,9 +76,10 @@ class PlainView:
     def _print(self, line: str) -> None:
         if self._closed:
             return
-        stream = self._stream or sys.stdout
-        encoding = getattr(stream, "encoding", None) or "utf-8"
-        try:
-            print(line.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
-        except (OSError, ValueError):  # a broken pipe, or a stream closed under us
-            self._closed = True
+        real: TextIO | None = self.stream or sys.stdout
+        if real is None:
+            return
+        stream = Stream(real)
+        stream.write(printable(line) + "\n")
+        stream.flush()
+        self._closed = stream.failed is not None

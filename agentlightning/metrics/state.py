@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from agentlightning.ledger import describe_external, outcome
-from agentlightning.text import duration, number, plural
+from agentlightning.text import duration, number, plural, short_path, small
 from agentlightning.types import Json, Mode, Rollout, RunRecord
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = "_.-~=+*#"
 TREND_STEPS = 10
+PATHS = ("checkpoint", "best", "curve", "folder")
+"""The lines of a summary that are paths."""
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class RunState:
     steps: list[int] = field(default_factory=list[int])
     rewards: list[float] = field(default_factory=list[float])
     metrics: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    ledger: Mapping[str, Json] = field(default_factory=dict[str, Json])
     validations: list[Mapping[str, Json]] = field(default_factory=list[Mapping[str, Json]])
     phase: str = "starting"
     phase_began: float = 0.0
@@ -59,7 +62,7 @@ class RunState:
             self.sampling_step = rollout.step
 
     def add_step(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json]) -> None:
-        self.metrics = metrics
+        self.metrics, self.ledger = metrics, ledger
         self.steps.append(int(metrics.get("step", len(self.steps) + 1)))
         reward = metrics.get("reward")
         if isinstance(reward, int | float):
@@ -130,8 +133,8 @@ def failures(outcomes: Mapping[str, int]) -> dict[str, int]:
     return {key.removeprefix("failed: "): count for key, count in outcomes.items() if key != "succeeded" and count}
 
 
-def step_line(metrics: Mapping[str, Json], total_steps: int | None, trend: float | None) -> str:
-    """One step in one line of plain ASCII."""
+def step_line(metrics: Mapping[str, Json], total_steps: int | None, trend: float | None, masked: Mapping[str, int] | None = None) -> str:
+    """One step in one line of plain ASCII. ``masked`` says why, where nothing was trained."""
     parts = [f"step {metrics.get('step', '?')}" + (f"/{total_steps}" if total_steps else "")]
     if isinstance(metrics.get("reward"), int | float):
         parts.append(f"reward {number(metrics['reward'])}" + (f" ({trend:+.3f} a step)" if trend is not None else ""))
@@ -143,8 +146,10 @@ def step_line(metrics: Mapping[str, Json], total_steps: int | None, trend: float
     lost = failures(cast("Mapping[str, int]", metrics.get("rollouts") or {}))
     if lost:
         parts.append(f"{sum(lost.values())} not succeeded ({counts(lost)})")
-    if isinstance(metrics.get("parity_max"), int | float):
-        parts.append(f"parity {metrics['parity_max']:.1e}" if metrics.get("trained_tokens", 1) else "nothing trained")
+    if "parity_max" in metrics:
+        parts.append(f"parity {small(metrics['parity_max'])}")
+    if metrics.get("trained_tokens") == 0:
+        parts.append(f"nothing trained{f' ({counts(masked)})' if masked else ''}")
     return "  ".join(parts)
 
 
@@ -189,10 +194,10 @@ def summary(result: Mapping[str, Json]) -> list[tuple[str, str]]:
         if ledger.get("malformed"):
             lines.append(("malformed", f"{plural(ledger['malformed'], 'tool call')}: given to the agent as text"))
         if ledger["trained"]:
-            lines.append(("parity", f"max |delta logprob| {ledger.get('parity_max', 0.0):.1e} between sampler and trainer"))
+            lines.append(("parity", f"max |delta logprob| {small(ledger.get('parity_max'))} between sampler and trainer"))
     if seconds:
         lines.append(("wall time", ", ".join(f"{phase} {duration(spent)}" for phase, spent in seconds.items())))
     for key, label in (("checkpoint", "checkpoint"), ("best_checkpoint", "best"), ("curve", "curve"), ("folder", "folder")):
         if result.get(key):
-            lines.append((label, str(result[key])))
+            lines.append((label, short_path(result[key])))
     return lines

@@ -18,6 +18,7 @@ from agentlightning.show_trace import load_decoder
 from agentlightning.text import shorten
 from agentlightning.types import RunRecord, RunStatus
 from tests.cli.conftest import RUN_ID, Agl
+from tests.terminals import AGL, in_terminal
 
 
 def invoke(*arguments: str | Path, code: int = 0) -> Result:
@@ -120,12 +121,8 @@ def test_sampled_text_cannot_reach_the_terminals_controls(recorded: Path) -> Non
     assert r"\x1b[31mseven\x07" in shown
 
 
-def test_sampled_tokens_have_a_colour_of_their_own(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=120)
-    monkeypatch.setattr("rich.console.Console", lambda **_: drawn)
-    invoke("show", "calc", "train1-0-1", "--output-dir", recorded)
-    assert isinstance(drawn.file, io.StringIO)
-    text = drawn.file.getvalue()
+def test_sampled_tokens_have_a_colour_of_their_own(recorded: Path) -> None:
+    text = in_terminal([*AGL, "show", "calc", "train1-0-1", "--output-dir", str(recorded)], columns=120).text
     assert "\x1b[32m8<|im_end|>" in text, "sampled is green"
     assert "\x1b[2m3 + 4?" in text, "given is dim"
     assert "\x1b[35m  weight -0.707" in text

@@ -67,6 +67,7 @@ from agentlightning.types import (
 from tests.cli.conftest import RUN_ID, Agl, call
 from tests.gateway.conftest import Build, House, Visit, build
 from tests.gateway.scripted import GlassTemplate
+from tests.terminals import AGL, in_terminal
 
 __all__ = ["build"]  # a fixture
 
@@ -245,12 +246,8 @@ def test_the_command_shows_the_tree_of_the_attempt_that_counts(recorded: Path) -
     assert "attempt 1 failed" in first and "masked: retried" in first and "passed its deadline of 5 s" in first
 
 
-def test_sampled_and_given_lines_have_colours_of_their_own(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=160)
-    monkeypatch.setattr("rich.console.Console", lambda **_: drawn)
-    invoke("trace", "calc", "train1-0-1", "--output-dir", recorded)
-    assert isinstance(drawn.file, io.StringIO)
-    text = drawn.file.getvalue()
+def test_sampled_and_given_lines_have_colours_of_their_own(recorded: Path) -> None:
+    text = in_terminal([*AGL, "trace", "calc", "train1-0-1", "--output-dir", str(recorded)], columns=160).text
     assert "\x1b[1;32msampled\x1b[0m" in text and "\x1b[32m  8<|im_end|>" in text
     assert "\x1b[2mgiven  " in text and "\x1b[35m  weight -0.707" in text
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pty
-import subprocess
 import sys
 import threading
 import time
@@ -17,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from agentlightning.metrics import LiveView, PlainView, Progress, SilentView, make_progress
+from agentlightning.metrics import LiveView, PlainView, Progress, SilentView, guarded, make_progress
 from agentlightning.metrics.live import render
 from agentlightning.metrics.pace import Pace
 from agentlightning.metrics.state import ASCII_BLOCKS, BLOCKS, RunState, counts, sparkline, step_line, summary
 from agentlightning.text import duration
 from agentlightning.types import Failure, Mode, Reason, Rollout, RunRecord, RunStatus, Status
+from tests.terminals import in_terminal
 
 ROOT = Path(__file__).parents[2]
 
@@ -240,36 +240,15 @@ view.step_done(metrics(1), LEDGER)
 view.finished(RESULT)
 print('afterwards')
 """
-    shown = in_terminal([sys.executable, "-c", code])
+    ran = in_terminal([sys.executable, "-c", code], columns=90)
+    assert ran.code == 0, ran.text
+    shown = ran.text
     for wanted in ("to-stderr", "no-newline", "afterwards", "stopped: interrupted"):
         assert wanted in shown
     for i in range(3):
         for j in range(20):
             assert f"hello-{i}-{j}\r" in shown
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h"), "the cursor was left hidden"
-
-
-def in_terminal(command: list[str], columns: int = 90) -> str:
-    """Everything a command wrote to a terminal of its own."""
-    import fcntl
-    import struct
-    import termios
-
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    env = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
-    env.pop("NO_COLOR", None)
-    process = subprocess.Popen(command, cwd=ROOT, stdin=follower, stdout=follower, stderr=follower, env=env, close_fds=True)
-    os.close(follower)
-    chunks: list[bytes] = []
-    try:
-        while chunk := os.read(leader, 65536):
-            chunks.append(chunk)
-    except OSError:
-        pass  # the terminal's other side was closed: the process ended
-    os.close(leader)
-    assert process.wait(30) == 0, b"".join(chunks).decode()
-    return b"".join(chunks).decode()
 
 
 def test_a_view_that_is_closed_early_gives_the_terminal_back() -> None:
@@ -295,7 +274,7 @@ def test_a_terminal_that_went_away_silences_the_view_and_not_the_run() -> None:
         def write(self, _: str) -> int:
             raise OSError(5, "Input/output error")
 
-    a_whole_run(LiveView(console=Console(file=Gone(), width=80, force_terminal=True)))
+    a_whole_run(guarded(LiveView(console=Console(file=Gone(), width=80, force_terminal=True))))
 
 
 # --------------------------------------------------------------------------- what they know
