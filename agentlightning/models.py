@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agentlightning.config import ModelConfig
 from agentlightning.errors import MissingExtra, ModelError, install
+from agentlightning.spellings.absent import why
 from agentlightning.starters import STARTERS
 
 try:
     import torch
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import OfflineModeIsEnabled
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as hf_logging
 except ImportError as error:
     raise MissingExtra(f"sampling and training need {error.name or 'torch'}: {install('train')}") from error
@@ -63,6 +64,7 @@ def load_model(config: ModelConfig, threads: Threads | None = None) -> LoadedMod
     dtype = _dtype(config.dtype, device)
     with _quiet():
         tokenizer = _load_tokenizer(source)
+        _refuse_absent_kinds(source)
         model = _load_weights(source, dtype)
     if not cast(Any, tokenizer).chat_template:
         raise ModelError(f"{source} has no chat template: add chat_template.jinja to it, or take the model's instruct version")
@@ -105,6 +107,8 @@ def _source(path: str) -> str:
     if not path:
         raise ModelError("no model given: set model.path (--model) to a Hugging Face folder or hub id")
     folder = Path(path).expanduser()
+    if folder.suffix == ".gguf" or (folder.is_dir() and _holds_only_gguf(folder)):
+        raise ModelError(f"{path}: {why('gguf')}")
     if folder.is_file():
         raise ModelError(f"{path} is a file; a model is a Hugging Face folder (config.json, weights, tokenizer) or a hub id")
     if not folder.is_dir():
@@ -113,6 +117,8 @@ def _source(path: str) -> str:
         if path.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(path):
             raise ModelError(f"there is no model folder {path}")
         return _hub_id(path)
+    if (folder / "adapter_config.json").is_file() and not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS[1:]):
+        raise ModelError(f"{path} is an adapter: {why('adapters')}; to train on from this one, merge it first (peft's merge_and_unload)")
     if not (folder / "config.json").is_file():
         raise ModelError(f"{path} has no config.json: it is not a Hugging Face model folder")
     if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
@@ -120,6 +126,30 @@ def _source(path: str) -> str:
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise ModelError(f"{path} has no tokenizer (tokenizer.json): save it there with tokenizer.save_pretrained")
     return str(folder)
+
+
+def _holds_only_gguf(folder: Path) -> bool:
+    return next(folder.glob("*.gguf"), None) is not None and not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS)
+
+
+def _refuse_absent_kinds(source: str) -> None:
+    """Refuses models of a kind that this version does not train, by what their configuration says, before their weights are read."""
+    try:
+        config = cast(Any, AutoConfig).from_pretrained(source)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001  # what is wrong with it is said where its weights are loaded
+        return
+    method: Any = getattr(config, "quantization_config", None)
+    if method is not None:
+        told: Any = cast(Any, method if isinstance(method, dict) else method.to_dict())
+        name: Any = told.get("quant_method")
+        raise ModelError(f"{source} is quantised ({getattr(name, 'value', name)}): {why('quantized')}")
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{source} is an encoder-decoder model ({config.model_type}): {why('encoder_decoder')}")
+    sees = [part for part in ("vision_config", "audio_config") if getattr(config, part, None) is not None]
+    if sees and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelError(f"{source} is a {config.model_type} model with {' and '.join(sees)}: {why('vision')}")
 
 
 def _hub_id(path: str) -> str:
@@ -141,7 +171,8 @@ def _device(name: str) -> torch.device:
     except RuntimeError as error:
         raise ModelError(f"model.device {name!r} is none of auto, cpu, cuda, cuda:N") from error
     if device.type not in ("cpu", "cuda"):
-        raise ModelError(f"model.device {name!r} is none of auto, cpu, cuda, cuda:N")
+        absent = why(device.type)
+        raise ModelError(f"model.device {name!r} is none of auto, cpu, cuda, cuda:N{f': {absent}' if absent else ''}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ModelError(f"model.device is {name!r} and torch {torch.__version__} finds no CUDA device: set cpu or auto")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

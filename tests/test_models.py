@@ -19,6 +19,7 @@ from transformers import LlamaConfig
 from agentlightning.config import ModelConfig
 from agentlightning.errors import ModelError, install
 from agentlightning.models import load_model, model_context_length
+from agentlightning.spellings.absent import why
 from tests.tiny import CONTEXT, save_tiny
 
 
@@ -76,6 +77,26 @@ def another_layer(folder: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 3, "layer_types": None}))
 
 
+def quantised(method: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "config.json"
+        told = {"quant_method": method, "bits": 4, "group_size": 128, "load_in_4bit": True}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": told}))
+
+    return change
+
+
+def an_adapter(folder: Path) -> None:
+    drop("config.json", "*.safetensors")(folder)
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    (folder / "adapter_model.safetensors").touch()
+
+
+def only_gguf(folder: Path) -> None:
+    drop("*.safetensors")(folder)
+    (folder / "model.Q4_1.gguf").write_bytes(b"GGUF")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -87,10 +108,41 @@ def another_layer(folder: Path) -> None:
         (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 100), "its weights cannot be loaded"),
         (lambda f: (f / "config.json").write_text("{"), "cannot be loaded"),
         (lambda f: (f / "config.json").write_text('{"model_type": "no-such-model"}'), "cannot be loaded"),
-        (lambda f: (f / "config.json").write_text('{"model_type": "t5"}'), "its weights cannot be loaded as a causal language model"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "t5"}'), f"is an encoder-decoder model (t5): {why('encoder_decoder')}"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "bart"}'), f"is an encoder-decoder model (bart): {why('bart')}"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "qwen2_vl"}'), f"is a qwen2_vl model with vision_config: {why('vlm')}"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "clip"}'), f"is a clip model with vision_config: {why('vlm')}"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "vit"}'), "its weights cannot be loaded as a causal language model"),
+        (quantised("gptq"), f"is quantised (gptq): {why('gptq')}"),
+        (quantised("awq"), f"is quantised (awq): {why('awq')}"),
+        (quantised("bitsandbytes"), f"is quantised (bitsandbytes): {why('load_in_4bit')}"),
+        (quantised("compressed-tensors"), f"is quantised (compressed-tensors): {why('fp8')}"),
+        (an_adapter, f"is an adapter: {why('lora')}"),
+        (only_gguf, f": {why('gguf')}"),
         (lambda f: (f / "tokenizer.json").write_text("{}"), "its tokenizer cannot be loaded"),
     ],
-    ids=["config", "weights", "tokenizer", "template", "missing", "damaged", "json", "unknown", "encoder-decoder", "tokenizer-json"],
+    ids=[
+        "config",
+        "weights",
+        "tokenizer",
+        "template",
+        "missing",
+        "damaged",
+        "json",
+        "unknown",
+        "t5",
+        "bart",
+        "vision",
+        "clip",
+        "vit",
+        "gptq",
+        "awq",
+        "bnb",
+        "ct",
+        "adapter",
+        "gguf",
+        "tokenizer-json",
+    ],
 )
 def test_a_folder_that_cannot_be_used_is_refused_in_one_line(folder: Path, change: Callable[[Path], None], words: str) -> None:
     change(folder)
@@ -104,9 +156,10 @@ def test_what_is_no_folder_is_refused_in_one_line(tmp_path: Path) -> None:
     assert refusal(tmp_path / "missing") == f"there is no model folder {tmp_path / 'missing'}"
     assert refusal("./nope") == "there is no model folder ./nope"
     assert refusal("a/b/c") == "there is no model folder a/b/c"
-    file = tmp_path / "model.gguf"
+    file = tmp_path / "model.safetensors"
     file.write_bytes(b"GGUF")
     assert "is a file; a model is a Hugging Face folder" in refusal(file)
+    assert refusal(file.rename(tmp_path / "model.gguf")) == f"{tmp_path / 'model.gguf'}: {why('gguf')}"
 
 
 def test_a_hub_id_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +237,8 @@ def test_cuda_that_is_not_there_is_refused(saved: Path, device: str) -> None:
 
 @pytest.mark.parametrize("device", ["gpu", "mps", ""])
 def test_an_unknown_device_is_refused(saved: Path, device: str) -> None:
-    assert "is none of auto, cpu, cuda, cuda:N" in refusal(saved, device=device)
+    said = refusal(saved, device=device)
+    assert "is none of auto, cpu, cuda, cuda:N" in said and said.endswith(why("mps") or "") == (device == "mps")
 
 
 def test_a_missing_library_is_one_line_that_says_what_to_install() -> None:

@@ -15,6 +15,7 @@ import torch
 from agentlightning.engines.local_cache import Ids, LayerShape, ShapeProbe, SlotCache
 from agentlightning.engines.local_graphs import DecodeGraphs
 from agentlightning.errors import ModelError
+from agentlightning.spellings import absent
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -69,11 +70,11 @@ class SlotForward:
 
     def _layer_kinds(self, config: Any) -> set[str]:
         if getattr(self.model, "_is_stateful", False):
-            raise self._refusal("it is recurrent: its past is a state, not keys and values that rows can share or resume")
+            raise self._refusal(f"it is recurrent: {absent.why('recurrent')}")
         types = cast("list[str] | None", getattr(config, "layer_types", None))
         kinds = set(types) if types else {"sliding_attention" if self._window else "full_attention"}
         if unknown := kinds - {"full_attention", "sliding_attention"}:
-            raise self._refusal(f"its layers of type {', '.join(sorted(unknown))} do not attend under a mask")
+            raise self._refusal(f"its layers of type {', '.join(sorted(unknown))} do not attend under a mask: {absent.why('hybrid')}")
         if "sliding_attention" in kinds and not self._window:
             raise self._refusal("its sliding layers name no window")
         return kinds

@@ -110,6 +110,11 @@ ABSENT: tuple[Absent, ...] = (
         "recurrent hybrid mamba mamba2 rwkv jamba lfm2 state_space ssm",
     ),
     Absent(
+        "Losses of a mixture of experts",
+        "a mixture of experts is sampled and trained as any other model, with no loss that balances its experts: leave it out",
+        "moe mixture_of_experts router_aux_loss router_aux_loss_coef aux_loss_coef load_balancing_loss output_router_logits router_replay moe_config",
+    ),
+    Absent(
         "Vision and audio models",
         "models are trained on text alone: take a causal language model; images belong to an external model (an LLM resource with an endpoint)",
         "vision vlm vision_language multimodal mllm image_processor processor pixel_values freeze_vision_tower limit_mm_per_prompt",

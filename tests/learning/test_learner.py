@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, LlamaForCausalLM, MistralConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, LlamaForCausalLM, MistralConfig, MixtralConfig, PreTrainedModel
 
 from agentlightning.config import LearnerConfig
 from agentlightning.engines.local_threads import Threads
@@ -65,6 +65,18 @@ def test_parity_between_the_plain_forward_and_the_learner_is_below_1e_4_in_float
         assert 0 < parity.max < 1e-4 * max(1, 1 / temperature)
         assert parity.mean <= parity.max and abs(parity.k3) < 1e-8
         assert parity.tokens == trained_tokens(batch)
+
+
+@pytest.mark.parametrize("layout", ["tree", "flat"])
+def test_a_mixture_of_experts_is_trained_like_any_other_model(layout: str) -> None:
+    shape: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8}
+    torch.manual_seed(0)
+    config = MixtralConfig(vocab_size=tiny_model().config.vocab_size, num_key_value_heads=2, num_local_experts=4, **shape)
+    model = cast("PreTrainedModel", AutoModelForCausalLM.from_config(config)).float().eval()
+    learner = make(copy.deepcopy(model), layout=layout)
+    parity = learner.step(with_logprobs(model, grpo_batch())).parity
+    assert parity.max < 1e-4
+    assert not any(torch.equal(weight, weights(learner)[name]) for name, weight in model.named_parameters() if "experts" in name)
 
 
 def test_parity_is_measured_before_the_first_optimizer_step_whatever_the_minibatches_and_epochs() -> None:
