@@ -28,6 +28,7 @@ from agentlightning.config_sources import leaves_of
 from agentlightning.engines.cores import Machine
 from agentlightning.engines.threads import long_spins, most_threads
 from agentlightning.errors import AgentLightningError, ConfigError, StoreError, why_no_folder
+from agentlightning.fingerprints import compare, fingerprint
 from agentlightning.resources import POLICY, NamedResources
 from agentlightning.run import Run
 from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, Status
@@ -88,8 +89,9 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
     async with AsyncExitStack() as closing:
         store = open_store(config.record_url, durability=config.store.durability)
         closing.push_async_callback(store.close)
-        description = {**describe_run(resolved, plan.agent.file), "mode": str(plan.mode)}
-        record, resumed = await _record(plan, store, output, description)
+        given = fingerprint(plan.train, plan.val, plan.agent, plan.grader)
+        description = {**describe_run(resolved, plan.agent.file), "mode": str(plan.mode), **given}
+        record, resumed, notes = await _record(plan, store, output, description)
         closing.push_async_exit(_noting_the_end(store, record.id))
         folder = make_folder(Path(record.folder))
         closing.push(_locked(folder, record.id))
@@ -99,6 +101,8 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
         # What dev finds is printed on stdout; how it is getting on is not part of that.
         progress = guarded(make_progress(plan.progress, sys.stderr if plan.mode is Mode.DEV else None))
         closing.callback(progress.close)
+        for note in notes:
+            progress.message(note)
         progress.phase("loading the model")
         threads = Threads(config.threads, say=_from_any_thread(progress.message), machine=machine, since=began)
         if threads.count > 1 and (note := long_spins()) is not None:
@@ -211,20 +215,21 @@ def _noting_the_end(store: Store, run_id: str) -> Callable[..., Coroutine[Any, A
     return note
 
 
-async def _record(plan: Plan, store: Store, output: Path, description: Mapping[str, Json]) -> tuple[RunRecord, bool]:
-    """The run's row: a new one, or on a resume the one it goes on with."""
+async def _record(plan: Plan, store: Store, output: Path, description: Mapping[str, Json]) -> tuple[RunRecord, bool, list[str]]:
+    """The run's row: a new one, or on a resume the one it goes on with, and what that is given otherwise than before."""
     if plan.resume:
         record = await _find(plan, store)
         _same_settings(record, description)
+        notes = compare(record.id, record.config, plan.train, plan.val, description)
         await _same_external(store, record.id, NamedResources(plan.resources))
         await store.requeue_running(record.id)
         await store.requeue_failed(await _hopeless(store, record.id))
         await store.end_run(record.id, RunStatus.RUNNING)
-        return record, True
+        return record, True, notes
     run_id = f"{plan.config.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     record = RunRecord(run_id, plan.config.name, str(output / run_id), RunStatus.RUNNING, dict(description), time.time())
     await store.create_run(record)
-    return record, False
+    return record, False, []
 
 
 async def _same_external(store: Store, run_id: str, resources: NamedResources) -> None:

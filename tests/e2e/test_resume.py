@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 from agentlightning import GRPO, Trainer
 from agentlightning.errors import AgentLightningError, ConfigError, RunFailed
+from agentlightning.metrics import SilentView
 from agentlightning.types import RunStatus, Status
 from tests.e2e import letters_agent
 from tests.e2e.test_training import _open
@@ -125,6 +126,52 @@ def test_a_resume_with_other_settings_is_refused_by_name(letters: Path, tmp_path
     process = start(tmp_path, letters, "--resume", "--set", "seed=5")
     _, err = process.communicate(timeout=60)
     assert process.returncode != 0 and "seed (0 then, 5 now)" in err
+
+
+AGENT = """
+import json, urllib.request
+
+def agent(task, llm):
+    body = json.dumps({"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": task["letter"]}]}).encode()
+    request = urllib.request.Request(llm.endpoint + "/chat/completions", body, {"Content-Type": "application/json", "Authorization": "Bearer x"})
+    answer = json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"] or ""
+    return float(answer.startswith(task["letter"]))
+"""
+
+
+class Said(SilentView):
+    """Keeps what a run says in words."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_a_resume_with_other_tasks_is_refused_and_with_changed_code_is_said(letters: Path, tmp_path: Path):
+    file, tasks = tmp_path / "some_agent.py", letter_tasks(4)
+    file.write_text(AGENT)
+
+    def trainer(steps: int, said: Said) -> Trainer:
+        return Trainer(
+            algorithm=GRPO(group_size=2, tasks_per_step=2), model=letters, output_dir=tmp_path / "out", steps=steps, progress=said, threads=1,
+            sampling={"max_tokens": 2}, evaluation={"max_tokens": 2}, checkpoint={"save_every": 1}, runner={"isolation": "thread"},
+        )  # fmt: skip
+
+    first = trainer(1, Said()).fit(f"{file}:agent", tasks)
+    for others, says in (
+        (letter_tasks(8), "there were 4, and there are 8; the first 4 are the same"),
+        (tasks[::-1], "the same in another order"),
+    ):
+        with pytest.raises(ConfigError, match=rf"cannot be resumed with other tasks in train_dataset: .*{says}"):
+            trainer(2, Said()).fit(f"{file}:agent", others, resume=first.run_id)
+    file.write_text(AGENT + "# and now otherwise\n")
+    said = Said()
+    second = trainer(2, said).fit(f"{file}:agent", tasks, tasks, resume=first.run_id)
+    assert second.run_id == first.run_id and [line["step"] for line in second.history] == [1, 2]
+    assert any("some_agent.py (the agent's code) has changed" in line for line in said.lines)
+    assert any("had none in its val_dataset and is given 4 tasks" in line for line in said.lines)
 
 
 def test_a_run_that_ended_because_all_failed_can_go_on_once_the_cause_is_gone(letters: Path, tmp_path: Path):
