@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from agentlightning.config import EngineConfig
 from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.engines.local import LocalEngine
+from agentlightning.engines.local_forward import SlotForward
 from agentlightning.types import SamplingParams
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -43,6 +46,50 @@ async def make_engine(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFas
     yield make
     for engine in engines:
         await engine.close()
+
+
+class Gate:
+    """Holds an engine's thread before its next forward while it is shut, so that a test need not be faster than the engine."""
+
+    def __init__(self) -> None:
+        self._opened, self._reached = threading.Event(), threading.Event()
+        self._opened.set()
+        self._once = False
+
+    def pass_through(self) -> None:
+        if not self._opened.is_set():
+            self._reached.set()
+            assert self._opened.wait(60), "the test left the gate shut"
+            if self._once:
+                self._once = False
+                self.shut()
+
+    def shut(self) -> None:
+        self._reached.clear()
+        self._opened.clear()
+
+    async def reached(self) -> None:
+        """Until the engine stands before a forward."""
+        assert await asyncio.to_thread(self._reached.wait, 60), "the engine computes nothing"
+
+    def let_one_pass(self) -> None:
+        """Opens for the forward that stands here. The next one is held again."""
+        self._once = True
+        self._reached.clear()
+        self._opened.set()
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate = Gate()
+    for name in ("prefill", "decode"):
+        original = getattr(SlotForward, name)
+        monkeypatch.setattr(SlotForward, name, lambda *args, original=original: (gate.pass_through(), original(*args))[1])
+    yield gate
+    gate.open()
 
 
 def request(prompt: Sequence[int], name: str = "r", **params: Any) -> SampleRequest:

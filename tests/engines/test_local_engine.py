@@ -21,7 +21,7 @@ from agentlightning.engines.local_forward import SlotForward
 from agentlightning.engines.local_scheduler import Scheduler
 from agentlightning.errors import ConfigError, ContextLengthError, EngineError
 from agentlightning.types import FinishReason
-from tests.engines.conftest import MakeEngine, ids_of, logprobs_of, plain_logprobs, request, worst_difference
+from tests.engines.conftest import Gate, MakeEngine, ids_of, logprobs_of, plain_logprobs, request, worst_difference
 from tests.tiny import tiny_model, tiny_tokenizer
 
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 4
@@ -255,14 +255,21 @@ async def test_a_hundred_requests_at_once_are_all_answered(make_engine: MakeEngi
     assert [len(ids_of(s)) for s in samples] == [8] * 100
 
 
-async def test_a_request_is_admitted_while_others_decode(make_engine: MakeEngine) -> None:
+async def test_a_request_is_admitted_while_others_decode(make_engine: MakeEngine, gate: Gate) -> None:
     engine = await make_engine()
-    long = asyncio.create_task(engine.sample(request([5], max_tokens=1500)))
-    await until(lambda: engine.load.live == 1)
-    short = await engine.sample(request([6], max_tokens=3))
-    assert len(ids_of(short)) == 3
-    assert not long.done()
+    gate.shut()
+    long = asyncio.create_task(engine.sample(request([5], max_tokens=2000)))
+    await gate.reached()
+    order: list[str] = []
+    short = asyncio.create_task(engine.sample(request([6], max_tokens=3)))
+    for name, task in (("long", long), ("short", short)):
+        task.add_done_callback(lambda _, name=name: order.append(name))
+    await asyncio.sleep(0)  # it is in the engine's mailbox
+    gate.open()
+    assert len(ids_of(await short)) == 3
     long.cancel()
+    await asyncio.gather(long, return_exceptions=True)
+    assert order == ["short", "long"]
 
 
 async def test_requests_queue_in_order_under_a_tiny_budget_and_the_budget_holds(make_engine: MakeEngine, monkeypatch: Any) -> None:
@@ -290,15 +297,24 @@ async def test_requests_queue_in_order_under_a_tiny_budget_and_the_budget_holds(
     assert sorted(order[:6]) == list(range(6))
 
 
-async def test_a_cancelled_request_frees_its_row_at_the_next_step_and_others_go_on(make_engine: MakeEngine) -> None:
+async def test_a_cancelled_request_frees_its_row_at_the_next_step_and_others_go_on(make_engine: MakeEngine, gate: Gate) -> None:
     engine = await make_engine(slots=3)
+    gate.shut()
     tasks = [asyncio.create_task(engine.sample(request([5 + i], max_tokens=2000, seed=i))) for i in range(5)]
-    await until(lambda: engine.load.live == 3)
-    assert engine.load.waiting == 2
+    await gate.reached()
+    gate.open()
+    await until(lambda: engine.load.live == 3 and engine.load.waiting == 2)
+    gate.shut()
+    await gate.reached()
     for i in (0, 4):  # one that decodes, one that waits
         tasks[i].cancel()
+    await asyncio.sleep(0)
+    gate.open()
     await until(lambda: engine.load.waiting == 0)
+    gate.shut()
+    await gate.reached()
     assert engine.load.live == 3
+    gate.open()
     for i in (1, 2, 3):
         tasks[i].cancel()
     await until(lambda: engine.load.live == 0)
@@ -306,16 +322,20 @@ async def test_a_cancelled_request_frees_its_row_at_the_next_step_and_others_go_
     assert len(ids_of(await engine.sample(request([5], max_tokens=4)))) == 4
 
 
-async def test_a_long_prompt_is_computed_in_pieces_between_the_others_tokens(make_engine: MakeEngine, monkeypatch: Any) -> None:
+async def test_a_long_prompt_is_computed_in_pieces_between_the_others_tokens(make_engine: MakeEngine, gate: Gate, monkeypatch: Any) -> None:
     monkeypatch.setattr("agentlightning.engines.local._PREFILL_TOKENS", {"cpu": 32})
     engine = await make_engine()
     steps: list[str] = []
     for name in ("prefill", "decode"):
         original = getattr(SlotForward, name)
         monkeypatch.setattr(SlotForward, name, lambda *args, name=name, original=original: (steps.append(name), original(*args))[1])
+    gate.shut()
     decoding = asyncio.create_task(engine.sample(request([5], max_tokens=1000)))
-    await until(lambda: engine.load.live == 1)
-    await engine.sample(request([3 + i % 200 for i in range(400)], max_tokens=1))
+    await gate.reached()
+    long = asyncio.create_task(engine.sample(request([3 + i % 200 for i in range(400)], max_tokens=1)))
+    await asyncio.sleep(0)
+    gate.open()
+    await long
     pieces = [i for i, name in enumerate(steps) if name == "prefill"]
     assert len(pieces) == 13
     assert all(b - a == 2 for a, b in itertools.pairwise(pieces))
@@ -370,16 +390,22 @@ async def test_a_second_turn_computes_only_what_is_new(model: LlamaForCausalLM, 
 
 
 async def test_a_row_whose_donor_is_cancelled_still_gets_its_sample(
-    model: LlamaForCausalLM, make_engine: MakeEngine, monkeypatch: Any
+    model: LlamaForCausalLM, make_engine: MakeEngine, gate: Gate, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("agentlightning.engines.local._PREFILL_TOKENS", {"cpu": 16})
     engine = await make_engine()
     prompt = [3 + i % 250 for i in range(600)]
+    gate.shut()
     donor = asyncio.create_task(engine.sample(request(prompt, max_tokens=4)))
-    await until(lambda: engine.load.live == 1)
+    await gate.reached()
     follower = asyncio.create_task(engine.sample(request([*prompt[:500], 7], max_tokens=4, seed=1)))
-    await until(lambda: engine.load.live == 2)
+    await asyncio.sleep(0)
+    gate.let_one_pass()
+    await gate.reached()
+    assert engine.load.live == 2
     donor.cancel()
+    await asyncio.gather(donor, return_exceptions=True)
+    gate.open()
     assert worst_difference(model, [*prompt[:500], 7], await follower) < 1e-4
 
 
@@ -408,13 +434,17 @@ async def test_after_an_update_no_key_or_value_of_the_old_weights_is_used(model:
 
 
 async def test_live_requests_end_before_an_update_and_waiting_ones_get_the_new_version(
-    model: LlamaForCausalLM, make_engine: MakeEngine
+    model: LlamaForCausalLM, make_engine: MakeEngine, gate: Gate
 ) -> None:
     engine = await make_engine(slots=2)
     old_model = tiny_model()
+    gate.shut()
     tasks = [asyncio.create_task(engine.sample(request([5 + i] * 20, max_tokens=150, seed=i))) for i in range(4)]
-    await until(lambda: engine.load.live == 2)
-    await engine.update(lambda: shake(model))
+    await gate.reached()
+    update = asyncio.create_task(engine.update(lambda: shake(model)))
+    await asyncio.sleep(0)
+    gate.open()
+    await update
     assert [t.done() for t in tasks] == [True, True, False, False]
     samples = await asyncio.gather(*tasks)
     assert [s.segments[0].version for s in samples] == [0, 0, 1, 1]
@@ -465,11 +495,15 @@ async def test_exclusive_work_that_changes_weights_is_refused_and_still_invalida
     assert worst_difference(model, prompt, sample) < 1e-4
 
 
-async def test_weights_changed_behind_the_engines_back_fail_what_is_live(model: LlamaForCausalLM, make_engine: MakeEngine) -> None:
+async def test_weights_changed_behind_the_engines_back_fail_what_is_live(
+    model: LlamaForCausalLM, make_engine: MakeEngine, gate: Gate
+) -> None:
     engine = await make_engine()
+    gate.shut()
     task = asyncio.create_task(engine.sample(request([5] * 30, "victim", max_tokens=2000)))
-    await until(lambda: engine.load.live == 1)
-    shake(model)
+    await gate.reached()
+    shake(model)  # whole, between two looks of the engine
+    gate.open()
     with pytest.raises(EngineError, match=r"'victim': the weights were changed outside LocalEngine\.update"):
         await task
     sample = await engine.sample(request([5] * 30, max_tokens=4))
@@ -498,7 +532,7 @@ async def test_a_model_left_in_training_mode_samples_in_evaluation_mode(model: L
 
 
 async def test_a_failing_forward_fails_the_requests_in_it_and_the_engine_lives_on(
-    model: LlamaForCausalLM, make_engine: MakeEngine, monkeypatch: Any
+    model: LlamaForCausalLM, make_engine: MakeEngine, gate: Gate, monkeypatch: Any
 ) -> None:
     engine = await make_engine()
     original = SlotForward.prefill
@@ -509,10 +543,14 @@ async def test_a_failing_forward_fails_the_requests_in_it_and_the_engine_lives_o
         return original(self, rows, sequences, width)
 
     monkeypatch.setattr(SlotForward, "prefill", prefill)
+    gate.shut()
     good = asyncio.create_task(engine.sample(request([5] * 9, max_tokens=300, seed=1)))
-    await until(lambda: engine.load.live == 1)
+    await gate.reached()
+    bad = asyncio.create_task(engine.sample(request([13] * 9, "bad", max_tokens=4)))
+    await asyncio.sleep(0)
+    gate.open()
     with pytest.raises(EngineError, match=r"request 'bad' failed: OutOfMemoryError: CUDA out of memory\. Tried to allocate 3 GiB$"):
-        await engine.sample(request([13] * 9, "bad", max_tokens=4))
+        await bad
     assert worst_difference(model, [5] * 9, await good) < 1e-4
     assert len(ids_of(await engine.sample(request([6], max_tokens=4)))) == 4
 
