@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, cast
 
 import typer
 
+from agentlightning.config_sources import settings_keys
 from agentlightning.errors import ConfigError
-from agentlightning.spellings.absent import plain, why
+from agentlightning.spellings.absent import why
+from agentlightning.spellings.nearest import nearest
 
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """Of what reads the command line: click, or typer's own copy of it, by version."""
@@ -31,7 +32,7 @@ def no_command(name: str, commands: Iterable[str]) -> ConfigError:
     known = list(commands)
     if sentence := why(name):
         return ConfigError(f"{name}: {sentence}")
-    near = difflib.get_close_matches(name.lower(), known, n=1)
+    near = nearest(name, {each: each for each in known})
     hint = f"nearest: {near[0]}" if near else f"commands: {', '.join(known)}"
     return ConfigError(f"there is no command {name!r:.80}; {hint}")
 
@@ -40,12 +41,6 @@ def _no_option(option: str, path: str, command: Any) -> str:
     if sentence := why(option):
         return f"{option}: {sentence}"
     taken = [each for parameter in command.params for each in parameter.opts if each.startswith("--")]
-    keys = [key for key in _settings() if plain(key.rpartition(".")[2]) == plain(option)] if "--set" in taken else []
-    near = [f"--set {key}=VALUE" for key in keys] or difflib.get_close_matches(option, taken, n=1)
+    keys = settings_keys() if "--set" in taken else []
+    near = nearest(option, {**{f"set.{key}": f"--set {key}=VALUE" for key in keys}, **{each: each for each in taken}})
     return f"{path} has no option {option:.80}; {'nearest: ' + ' or '.join(near) if near else f'options: {path} --help'}"
-
-
-def _settings() -> Iterator[str]:
-    from agentlightning.config import resolve
-
-    yield from resolve().values()

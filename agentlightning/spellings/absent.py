@@ -471,6 +471,24 @@ ABSENT: tuple[Absent, ...] = (
         synonym=True,
     ),
     Absent(
+        "Commands of other names: training",
+        "`agl train FILE.py:AGENT --model MODEL --tasks FILE` trains, and `agl dev` tries a few rollouts first",
+        "fit run start rl check try_agent",
+        synonym=True,
+    ),
+    Absent(
+        "Commands of other names: scoring",
+        "`agl eval FILE.py:AGENT --model MODEL --tasks FILE` scores an agent; in Python it is trainer.evaluate(agent, tasks)",
+        "evaluate validate test benchmark bench",
+        synonym=True,
+    ),
+    Absent(
+        "Commands of other names: looking",
+        "`agl runs` lists runs, `agl show RUN` shows one, and `agl trace RUN ROLLOUT` what was called",
+        "list ls logs status info inspect history ps dashboard ui web",
+        synonym=True,
+    ),
+    Absent(
         "Prompts and tools in the settings",
         "prompts, tools and turns are the agent's own code: write them there",
         "system_prompt prompt prompts tools tool_config multi_turn max_turns environment_factory env env_name env_fn",

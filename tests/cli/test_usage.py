@@ -42,7 +42,8 @@ def test_what_is_absent_says_what_to_do_today_as_an_option_and_as_a_command(name
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("evaluate a.py:agent", "there is no command 'evaluate'; nearest: eval"),
+        ("evaluate a.py:agent", "evaluate: `agl eval FILE.py:AGENT"),
+        ("evl a.py:agent", "there is no command 'evl'; nearest: eval"),
         ("Train a.py:agent", "there is no command 'Train'; nearest: train"),
         ("frobnicate", "there is no command 'frobnicate'; commands: train, eval, dev, "),
         ("train a.py:agent --grup-size 8", "agl train has no option --grup-size; nearest: --group-size"),
