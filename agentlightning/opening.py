@@ -7,7 +7,6 @@ outlives the endpoint and no call outlives the record.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import logging
 import os
@@ -21,6 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+
+from agentlightning.spellings.absent import why
+
+try:
+    import fcntl
+except ImportError:
+    from agentlightning.errors import ConfigError
+
+    raise ConfigError(f"nothing can be trained on {sys.platform}: {why('windows')}") from None
 
 from agentlightning.agent import AgentSpec
 from agentlightning.config import Resolved, RunConfig, describe_run

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,3 +95,17 @@ def test_every_name_is_refused_as_an_argument_and_as_a_setting(name: str, tmp_pa
 
 def test_the_page_is_what_the_tables_say() -> None:
     assert (ROOT / "docs" / "absent.md").read_text() == page(), "python -m agentlightning.spellings.page > docs/absent.md"
+
+
+def test_on_windows_agents_and_rewards_are_imported_and_what_trains_is_refused_with_what_to_do() -> None:
+    """Windows has neither fcntl nor resource."""
+    program = (
+        "import sys; sys.modules.update(fcntl=None, resource=None, pwd=None, termios=None)\n"
+        "from agentlightning import LLM, LitAgent, PromptTemplate, emit_reward, rollout\n"
+        "from agentlightning.errors import ConfigError\n"
+        "import agentlightning.config_sources, agentlightning.algorithms; sys.platform = 'win32'\n"
+        "try:\n from agentlightning import Trainer\n"
+        "except ConfigError as error:\n print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (0, f"nothing can be trained on win32: {why('win32')}\n"), done.stderr
