@@ -64,10 +64,11 @@ def load_model(config: ModelConfig, threads: Threads | None = None) -> LoadedMod
     dtype = _dtype(config.dtype, device)
     with _quiet():
         tokenizer = _load_tokenizer(source)
+        if not cast(Any, tokenizer).chat_template:
+            raise ModelError(f"{source} has no chat template: add chat_template.jinja to it, or take the model's instruct version")
         _refuse_absent_kinds(source)
         model = _load_weights(source, dtype)
-    if not cast(Any, tokenizer).chat_template:
-        raise ModelError(f"{source} has no chat template: add chat_template.jinja to it, or take the model's instruct version")
+    _refuse_unembedded(source, model, tokenizer)
     try:
         model = cast("PreTrainedModel", cast(Any, model).to(device)).eval()
     except (torch.OutOfMemoryError, RuntimeError) as error:
@@ -110,7 +111,12 @@ def _source(path: str) -> str:
     if folder.suffix == ".gguf" or (folder.is_dir() and _holds_only_gguf(folder)):
         raise ModelError(f"{path}: {why('gguf')}")
     if folder.is_file():
-        raise ModelError(f"{path} is a file; a model is a Hugging Face folder (config.json, weights, tokenizer) or a hub id")
+        hint = f": give its folder, {folder.parent}" if (folder.parent / "config.json").is_file() else ""
+        raise ModelError(f"{path} is a file; a model is a Hugging Face folder (config.json, weights, tokenizer) or a hub id{hint}")
+    if "://" in path:
+        raise ModelError(
+            f"{path} is a URL: a model is a Hugging Face folder or a hub id (NAME/MODEL); an endpoint is a resource, LLM(endpoint=...)"
+        )
     if not folder.is_dir():
         if path in STARTERS:
             raise ModelError(f"the model {path} is not on this machine yet: run `agl model {path}`, once")
@@ -120,12 +126,29 @@ def _source(path: str) -> str:
     if (folder / "adapter_config.json").is_file() and not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS[1:]):
         raise ModelError(f"{path} is an adapter: {why('adapters')}; to train on from this one, merge it first (peft's merge_and_unload)")
     if not (folder / "config.json").is_file():
-        raise ModelError(f"{path} has no config.json: it is not a Hugging Face model folder")
+        raise ModelError(f"{path} has no config.json: it is not a Hugging Face model folder{_models_within(folder)}")
     if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
         raise ModelError(f"{path} has no weights (*.safetensors or pytorch_model*.bin)")
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise ModelError(f"{path} has no tokenizer (tokenizer.json): save it there with tokenizer.save_pretrained")
+    if pointer := next((file.name for pattern in _WEIGHTS for file in folder.glob(pattern) if _is_lfs_pointer(file)), None):
+        raise ModelError(f"{path}: {pointer} is a pointer of Git LFS and no weights: run `git lfs pull` there")
     return str(folder)
+
+
+def _models_within(folder: Path) -> str:
+    """Where the models are, if a folder holds some: a run's folder has its checkpoints two levels down."""
+    within = sorted(
+        file.parent
+        for pattern in ("*/config.json", "checkpoints/*/config.json", "snapshots/*/config.json")
+        for file in folder.glob(pattern)
+    )
+    return f"; give one of those in it: {', '.join(str(each) for each in within[-3:])}" if within else ""
+
+
+def _is_lfs_pointer(file: Path) -> bool:
+    with file.open("rb") as data:
+        return data.read(24) == b"version https://git-lfs."
 
 
 def _holds_only_gguf(folder: Path) -> bool:
@@ -206,6 +229,18 @@ def _load_weights(source: str, dtype: torch.dtype) -> PreTrainedModel:
     if missing := sorted(info.get("missing_keys") or ()):
         raise ModelError(f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, ...): it would be trained from noise")
     return model
+
+
+def _refuse_unembedded(source: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuses a tokenizer with tokens that the model has no embedding for: a prompt that holds one of them could not be computed."""
+    rows = int(cast(Any, model).get_input_embeddings().weight.shape[0])
+    vocabulary = cast("dict[str, int]", cast(Any, tokenizer).get_vocab())
+    if beyond := sorted((number, token) for token, number in vocabulary.items() if number >= rows):
+        number, token = beyond[0]
+        raise ModelError(
+            f"{source}: its tokenizer has {len(beyond)} of its {len(vocabulary)} tokens ({token!r} is {number}) beyond the model's embedding of {rows} rows: "
+            f"call model.resize_token_embeddings({beyond[-1][0] + 1}) and save it again, or put the model's own tokenizer there"
+        )
 
 
 def _load_error(source: str, what: str, error: Exception) -> ModelError:

@@ -20,7 +20,7 @@ from agentlightning.config import ModelConfig
 from agentlightning.errors import ModelError, install
 from agentlightning.models import load_model, model_context_length
 from agentlightning.spellings.absent import why
-from tests.tiny import CONTEXT, save_tiny
+from tests.tiny import CONTEXT, save_tiny, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +97,23 @@ def only_gguf(folder: Path) -> None:
     (folder / "model.Q4_1.gguf").write_bytes(b"GGUF")
 
 
+def another_token(folder: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens([f"<extra{i}>" for i in range(20)])
+    tokenizer.save_pretrained(folder)
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (
+            another_token,
+            "7 of its 279 tokens ('<extra13>' is 272) beyond the model's embedding of 272 rows: call model.resize_token_embeddings(279)",
+        ),
+        (lambda f: (f / "model.safetensors").write_bytes(LFS), "model.safetensors is a pointer of Git LFS and no weights"),
         (drop("config.json"), "has no config.json"),
         (drop("*.safetensors"), "has no weights"),
         (drop("tokenizer*", "*.jinja", "special*"), "has no tokenizer"),
@@ -122,6 +136,8 @@ def only_gguf(folder: Path) -> None:
         (lambda f: (f / "tokenizer.json").write_text("{}"), "its tokenizer cannot be loaded"),
     ],
     ids=[
+        "embedding",
+        "lfs",
         "config",
         "weights",
         "tokenizer",
@@ -149,6 +165,25 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line(folder: Path, chang
     message = refusal(folder, device="cpu")
     assert words in message
     assert str(folder) in message
+
+
+def test_a_folder_or_file_beside_the_model_is_answered_with_where_it_is(folder: Path, tmp_path: Path) -> None:
+    assert refusal(folder / "config.json").endswith(f"give its folder, {folder}")
+    run = tmp_path / "runs" / "run-1"
+    shutil.copytree(folder, run / "checkpoints" / "step-000001")
+    assert refusal(run).endswith(f"give one of those in it: {run / 'checkpoints' / 'step-000001'}")
+    assert "is a URL" in refusal("http://127.0.0.1:8000/v1")
+
+
+def test_a_chat_template_is_missed_before_the_weights_are_read(folder: Path) -> None:
+    without_template(folder)
+    (folder / "model.safetensors").write_bytes(b"x")
+    assert "has no chat template" in refusal(folder)
+
+
+@pytest.mark.parametrize("name", ["a b", "100%", "why?", "c#", "a%20b", "q?x=1&y=2", "ünï", "[x]"])
+def test_a_models_folder_may_have_any_name(folder: Path, tmp_path: Path, name: str) -> None:
+    assert load_model(ModelConfig(path=str(folder.rename(tmp_path / name)), device="cpu")).context_length == CONTEXT
 
 
 def test_what_is_no_folder_is_refused_in_one_line(tmp_path: Path) -> None:

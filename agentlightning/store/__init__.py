@@ -5,6 +5,7 @@ What opens a store passes it on: nothing here is global. No room but this one ma
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from agentlightning.errors import ConfigError
@@ -27,7 +28,7 @@ def open_store(url: str, durability: Literal["process", "power"] = "process", *,
     path = url.removeprefix(prefix)
     if path in ("", ":memory:"):
         raise ConfigError(f"store url {url!r}: a database in memory would lose what it acknowledged; name a file: sqlite:///PATH")
-    if "?" in path:
+    if re.search(r"\?\w+=[^/]*$", path):  # a folder may be called anything, "why?" too
         raise ConfigError(f"store url {url!r}: options after '?' are not supported; use sqlite:///PATH")
     if durability not in ("process", "power"):
         raise ConfigError(f"durability {durability!r}: use 'process' (survives kill -9) or 'power' (survives a power cut too)")

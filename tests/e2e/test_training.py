@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from agentlightning import GRPO, Trainer
 from agentlightning.algorithms.policy_gradient import PolicyGradient
+from agentlightning.cli.app import app
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.ledger import Ledger
 from agentlightning.result import FitResult
@@ -261,6 +263,14 @@ def test_evaluate_scores_and_never_trains(letters: Path, tmp_path: Path):
     assert evaluation.scored == 8 and 0 <= evaluation.low <= evaluation.mean <= evaluation.high <= 1
     again = trainer.evaluate(letters_agent.agent, TASKS)
     assert again.mean == evaluation.mean, "greedy evaluation repeats itself"
+
+
+@pytest.mark.parametrize("name", ["a b", "why?", "q?x=1&y#2", "100%20"])
+def test_an_output_folder_may_have_any_name(letters: Path, tmp_path: Path, name: str):
+    trainer = Trainer(model=letters, output_dir=tmp_path / name, evaluation={"max_tokens": 2}, progress=False, threads=1)
+    assert trainer.evaluate(letters_agent.agent, TASKS).scored == 8
+    listed = CliRunner().invoke(app, ["runs", "--output-dir", str(tmp_path / name), "--json"])
+    assert [run["mode"] for run in json.loads(listed.stdout)] == ["val"], listed.output
 
 
 def test_fit_works_where_an_event_loop_is_already_running(letters: Path, tmp_path: Path):
