@@ -7,20 +7,21 @@ where none was, it says how to look for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from agentlightning.credit.chosen import Chosen, together
 from agentlightning.dev_agents import WIDTH, AgentLine, agent_lines, choices, list_agents, nameless, untrained
+from agentlightning.dev_aside import Facts, cached, elsewhere, ids, unused
 from agentlightning.dev_causes import causes_of_silence
 from agentlightning.dev_external import ExternalLine, external_lines, list_external
 from agentlightning.dev_finding import Finding, Level, finding_lines
 from agentlightning.dev_reasoning import KeptReasoning, compare, reasoning_lines
-from agentlightning.ledger import count_malformed
+from agentlightning.ledger import count_cut, count_malformed
 from agentlightning.runners.report import SLOW_ENGINE, spent_by_engine
 from agentlightning.text import plural, printable
-from agentlightning.types import Call, CallStatus, FinishReason, Json, Reason
+from agentlightning.types import Call, Json, Reason, Reward
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -72,6 +73,8 @@ class AttemptLine:
     seconds: float
     calls: tuple[CallLine, ...]
     printed: str
+    repeats: str | None = None
+    """The rollout whose task it ran once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,8 @@ class DevReport:
 def _attempt_lines(attempt: AttemptLine) -> Iterable[tuple[str, str]]:
     worth = f"reward {attempt.reward:g} ({attempt.source})" if attempt.reward is not None else "no reward"
     yield "", ""
-    yield "red" if attempt.reward is None else "green", f"{attempt.rollout_id}: {attempt.outcome}, {worth}, {attempt.seconds:.1f} s"
+    again = f" (the task of {attempt.repeats} once more)" if attempt.repeats is not None else ""
+    yield "red" if attempt.reward is None else "green", f"{attempt.rollout_id}{again}: {attempt.outcome}, {worth}, {attempt.seconds:.1f} s"
     for call in attempt.calls[:SHOWN_CALLS]:
         what = f"{call.prompt_tokens} -> {call.sampled_tokens} tokens" if call.status != "refused" else "refused"
         malformed = f"{plural(call.malformed, 'malformed tool call')}" if call.malformed else ""
@@ -168,16 +172,19 @@ def dev_report(
     template: Mapping[str, Json] | None = None,
     interrupted: bool = False,
     external: Mapping[str, str] = {},
+    repeats: Mapping[str, str] = {},
 ) -> DevReport:
     """The report on rollouts that ran: ``reports`` from the runner, ``traces`` from the record, and ``probe``, what was known of the agent before;
-    ``external`` has the true names of external models by their names in the resources."""
+    ``external`` has the true names of external models by their names in the resources, ``repeats`` the rollouts that ran the task of an earlier one again,
+    each with that one."""
+    rewards = {attempt.attempt.id: attempt.rewards for trace in traces for attempt in trace.attempts}
     calls = {attempt.attempt.id: attempt.calls for trace in traces for attempt in trace.attempts}
     given = agent.source.given if agent.source is not None else agent.name
     isolation = f", isolation {probe.isolation}" if probe is not None else ""
     return DevReport(
         agent=f"Agent {given}{isolation}, {plural(len(reports), 'rollout')}, up to {config.sampling.max_tokens} tokens a sample",
-        attempts=tuple(_attempt_line(report, calls.get(report.attempt.id, ())) for report in reports),
-        findings=tuple(find(reports, calls, probe, config.trained_agents)),
+        attempts=tuple(_attempt_line(report, calls.get(report.attempt.id, ()), repeats) for report in reports),
+        findings=tuple(find(reports, calls, probe, config.trained_agents, rewards=rewards, repeats=repeats)),
         agents=tuple(list_agents(reports, calls, config.trained_agents)),
         chosen=together(choices(reports, config.trained_agents)),
         external=tuple(list_external(reports, external)),
@@ -192,44 +199,28 @@ def find(
     calls: Mapping[str, Sequence[Call]],
     probe: AgentProbe | None = None,
     trained_agents: str | None = None,
+    *,
+    rewards: Mapping[str, Sequence[Reward]] = {},
+    repeats: Mapping[str, str] = {},
 ) -> list[Finding]:
-    """All findings, what blocks first. ``calls`` are each attempt's, by attempt id."""
+    """All findings, what blocks first. ``calls`` and ``rewards`` are each attempt's, by attempt id; ``repeats`` as in `dev_report`."""
     findings: list[Finding] = []
-    for rule in (_unreached, _unserved, _refused, _failed, _external, _unrewarded, _incomplete, _left):
-        findings += rule(_Facts(reports, calls, probe))
-    for rule in (_constant, _never_continued, _cut, _malformed, _overruled, _late):
-        findings += rule(_Facts(reports, calls, probe))
-    complete = {report.attempt.id: _Facts(reports, calls, probe).complete(report) for report in reports}
+    facts = Facts(reports, calls, probe, rewards, repeats)
+    for rule in (_unreached, cached, _unserved, _refused, _failed, _external, _unrewarded, _incomplete, _left):
+        findings += rule(facts)
+    for rule in (_constant, _never_continued, _cut, _malformed, elsewhere, unused, _overruled, _late):
+        findings += rule(facts)
+    complete = {report.attempt.id: facts.complete(report) for report in reports}
     findings += untrained(reports, complete, trained_agents)
     findings += nameless(reports)
     order: list[Level] = ["blocks", "warns", "notes"]
     return sorted(findings, key=lambda finding: order.index(finding.level))
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    reports: Sequence[AttemptReport]
-    calls: Mapping[str, Sequence[Call]]
-    probe: AgentProbe | None
-
-    def where(self, test: Callable[[AttemptReport], bool]) -> list[AttemptReport]:
-        return [report for report in self.reports if test(report)]
-
-    def reason(self, *reasons: Reason) -> list[AttemptReport]:
-        return self.where(lambda report: report.result.failure is not None and report.result.failure.reason in reasons)
-
-    def complete(self, report: AttemptReport) -> list[Call]:
-        """The calls to policies that got their reply."""
-        return [call for call in self.calls.get(report.attempt.id, ()) if call.status is CallStatus.COMPLETE and call.external is None]
-
-
-def _names(reports: Iterable[AttemptReport]) -> tuple[str, ...]:
-    return tuple(report.rollout.id for report in reports)
-
-
-def _unreached(facts: _Facts) -> list[Finding]:
+def _unreached(facts: Facts) -> list[Finding]:
     """No call came to the endpoint at all: the commonest reason why no data reaches a trainer."""
-    unreached = facts.where(lambda report: report.usage.calls == 0 and not report.usage.unserved)
+    kept = facts.cached()
+    unreached = facts.where(lambda report: report.usage.calls == 0 and not report.usage.unserved and report not in kept)
     reports = [report for report in unreached if not report.usage.external]
     findings: list[Finding] = []
     if elsewhere := [report for report in unreached if report.usage.external]:
@@ -237,7 +228,7 @@ def _unreached(facts: _Facts) -> list[Finding]:
         cause = f"all calls were to external models ({names}), and those are never trained"
         findings.append(
             Finding(
-                "blocks", "No call was to the model that is trained", cause, "call llm.model, with base_url=llm.endpoint", _names(elsewhere)
+                "blocks", "No call was to the model that is trained", cause, "call llm.model, with base_url=llm.endpoint", ids(elsewhere)
             )
         )
     if not reports:
@@ -250,11 +241,11 @@ def _unreached(facts: _Facts) -> list[Finding]:
         )
         causes = [(f"not found: {named}", remedy)]
     detail = next((report.result.failure.message for report in reports if report.result.failure is not None), "")
-    findings += [Finding("blocks", "No call reached the endpoint", cause, remedy, _names(reports), detail) for cause, remedy in causes]
+    findings += [Finding("blocks", "No call reached the endpoint", cause, remedy, ids(reports), detail) for cause, remedy in causes]
     return findings
 
 
-def _unserved(facts: _Facts) -> list[Finding]:
+def _unserved(facts: Facts) -> list[Finding]:
     """One finding for each answer that such requests got: the answer says what to set instead."""
     by_answer: dict[str, dict[str, list[AttemptReport]]] = {}
     for report in facts.reports:
@@ -266,11 +257,11 @@ def _unserved(facts: _Facts) -> list[Finding]:
         served = any(report.usage.calls > report.usage.refused for report in reports)
         level: Level = "warns" if served else "blocks"
         cause = f"requests came for {', '.join(by_path)}"
-        findings.append(Finding(level, "The agent asked for a path that is not served", cause, answer, _names(reports)))
+        findings.append(Finding(level, "The agent asked for a path that is not served", cause, answer, ids(reports)))
     return findings
 
 
-def _refused(facts: _Facts) -> list[Finding]:
+def _refused(facts: Facts) -> list[Finding]:
     reports = facts.where(
         lambda report: 0 < report.usage.refused == report.usage.calls and report not in facts.reason(Reason.CONTEXT_LENGTH)
     )
@@ -282,7 +273,7 @@ def _refused(facts: _Facts) -> list[Finding]:
                 "Every call was refused",
                 f"the last refusal says: {reports[0].usage.last_error}",
                 "change what the agent sends; `agl show RUN ROLLOUT` has every call",
-                _names(reports),
+                ids(reports),
             )
         )
     some = facts.where(lambda report: 0 < report.usage.refused < report.usage.calls and report not in facts.reason(Reason.CONTEXT_LENGTH))
@@ -294,7 +285,7 @@ def _refused(facts: _Facts) -> list[Finding]:
                 "Some calls were refused",
                 f"{refused} of {plural(calls, 'call')}; the last refusal says: {some[0].usage.last_error}",
                 "change what the agent sends, or go on if it copes: it may have swallowed the error, or tried something else instead",
-                _names(some),
+                ids(some),
             )
         )
     too_long = facts.reason(Reason.CONTEXT_LENGTH)
@@ -305,13 +296,13 @@ def _refused(facts: _Facts) -> list[Finding]:
                 "A prompt did not fit the model's context",
                 _message(too_long[0]),
                 "shorten the prompt or the history in the agent, or raise engine.context_length if the model allows it",
-                _names(too_long),
+                ids(too_long),
             )
         )
     return findings
 
 
-def _failed(facts: _Facts) -> list[Finding]:
+def _failed(facts: Facts) -> list[Finding]:
     findings: list[Finding] = []
     by_message: dict[str, list[AttemptReport]] = {}
     for report in facts.reason(Reason.AGENT_ERROR):
@@ -320,29 +311,27 @@ def _failed(facts: _Facts) -> list[Finding]:
         failure = reports[0].result.failure
         tail = "\n".join(failure.traceback.splitlines()[-12:]) if failure is not None else ""
         findings.append(
-            Finding("blocks", "The agent failed", message, "mend it, or catch it: a failed rollout is not trained", _names(reports), tail)
+            Finding("blocks", "The agent failed", message, "mend it, or catch it: a failed rollout is not trained", ids(reports), tail)
         )
     late = facts.reason(Reason.TIMEOUT)
     if slow := [report for report in late if spent_by_engine(report.usage) is not None]:
         cause = _message(slow[0]).removesuffix(f"; {SLOW_ENGINE}")
-        findings.append(Finding("blocks", "The deadline passed while the engine sampled", cause, SLOW_ENGINE, _names(slow)))
+        findings.append(Finding("blocks", "The deadline passed while the engine sampled", cause, SLOW_ENGINE, ids(slow)))
     if waited := [report for report in late if report not in slow]:
         remedy = "raise runner.deadline, or find where it waits: what it printed last is above"
-        findings.append(Finding("blocks", "The agent passed its deadline", _message(waited[0]), remedy, _names(waited)))
+        findings.append(Finding("blocks", "The agent passed its deadline", _message(waited[0]), remedy, ids(waited)))
     return findings
 
 
-def _external(facts: _Facts) -> list[Finding]:
+def _external(facts: Facts) -> list[Finding]:
     by_message: dict[str, list[AttemptReport]] = {}
     for report in facts.reason(Reason.EXTERNAL):
         by_message.setdefault(report.usage.trouble or _message(report), []).append(report)
     remedy = "look at its endpoint, key and model name, or catch the error: such a rollout is masked, for it is no fault of the model's"
-    return [
-        Finding("blocks", "An external model failed the agent", message, remedy, _names(group)) for message, group in by_message.items()
-    ]
+    return [Finding("blocks", "An external model failed the agent", message, remedy, ids(group)) for message, group in by_message.items()]
 
 
-def _unrewarded(facts: _Facts) -> list[Finding]:
+def _unrewarded(facts: Facts) -> list[Finding]:
     reports = facts.where(
         lambda report: (
             report.result.failure is not None
@@ -356,10 +345,10 @@ def _unrewarded(facts: _Facts) -> list[Finding]:
     for report in reports:
         by_message.setdefault(_message(report), []).append(report)
     remedy = "return a number, call emit_reward(number), or pass grader=, a function of (task, output, attempt)"
-    return [Finding("blocks", "There is no reward", message, remedy, _names(group)) for message, group in by_message.items()]
+    return [Finding("blocks", "There is no reward", message, remedy, ids(group)) for message, group in by_message.items()]
 
 
-def _incomplete(facts: _Facts) -> list[Finding]:
+def _incomplete(facts: Facts) -> list[Finding]:
     reports = facts.reason(Reason.INCOMPLETE)
     if not reports:
         return []
@@ -369,12 +358,12 @@ def _incomplete(facts: _Facts) -> list[Finding]:
             "A call could not be recorded",
             _message(reports[0]),
             "mend what it says; such a rollout is never trained",
-            _names(reports),
+            ids(reports),
         )
     ]
 
 
-def _left(facts: _Facts) -> list[Finding]:
+def _left(facts: Facts) -> list[Finding]:
     reports = facts.where(lambda report: report.usage.abandoned > 0 and report not in facts.reason(Reason.TIMEOUT))
     if not reports:
         return []
@@ -386,13 +375,14 @@ def _left(facts: _Facts) -> list[Finding]:
             f"{plural(sum(report.usage.abandoned for report in reports), 'call')} left before the reply was complete: "
             "a stream that is not read to its end, a client's timeout, or a task that nobody awaits",
             "read each stream to its end, raise the client's timeout, and await every call: tokens of replies that nobody got are not trained",
-            _names(reports),
+            ids(reports),
         )
     ]
 
 
-def _constant(facts: _Facts) -> list[Finding]:
-    rewards = [report.result.reward for report in facts.reports if report.result.reward is not None and report.result.failure is None]
+def _constant(facts: Facts) -> list[Finding]:
+    first = [report for report in facts.reports if report.rollout.id not in facts.repeats]
+    rewards = [report.result.reward for report in first if report.result.reward is not None and report.result.failure is None]
     if len(rewards) < 2 or len(set(rewards)) > 1:
         return []
     return [
@@ -405,7 +395,7 @@ def _constant(facts: _Facts) -> list[Finding]:
     ]
 
 
-def _never_continued(facts: _Facts) -> list[Finding]:
+def _never_continued(facts: Facts) -> list[Finding]:
     reports: list[AttemptReport] = []
     branches: Counter[str] = Counter()
     for report in facts.reports:
@@ -427,27 +417,27 @@ def _never_continued(facts: _Facts) -> list[Finding]:
             "No call continues an earlier one",
             f"{_WHY_BRANCHED[branches.most_common(1)[0][0]]} (later calls by branch: {counted})",
             "it can be trained, but every turn is forwarded anew; send the history back unchanged if turns belong together",
-            _names(reports),
+            ids(reports),
         )
     ]
 
 
-def _cut(facts: _Facts) -> list[Finding]:
+def _cut(facts: Facts) -> list[Finding]:
     samples = [sample for report in facts.reports for call in facts.complete(report) for sample in call.samples]
-    if not samples or any(sample.finish is not FinishReason.LENGTH for sample in samples):
+    cut = count_cut(samples)
+    if not cut:
         return []
     limits = sorted({call.used.max_tokens for report in facts.reports for call in facts.complete(report) if call.used is not None})
-    return [
-        Finding(
-            "warns",
-            "Every sample was cut by its length",
-            f"{plural(len(samples), 'sample')} ran into max_tokens ({', '.join(map(str, limits))}) before their end of turn",
-            "raise max_tokens, in the run (sampling.max_tokens) and in the agent's request, or ask for shorter answers",
-        )
-    ]
+    remedy = "raise max_tokens, in the run (sampling.max_tokens) and in the agent's request, or ask for shorter answers"
+    ran_into = (
+        f"ran into max_tokens ({', '.join(map(str, limits))}) before their end of turn, in the middle of a tool call where there was one"
+    )
+    if cut == len(samples):
+        return [Finding("warns", "Every sample was cut by its length", f"{plural(cut, 'sample')} {ran_into}", remedy)]
+    return [Finding("notes", "Some samples were cut by their length", f"{cut} of {plural(len(samples), 'sample')} {ran_into}", remedy)]
 
 
-def _malformed(facts: _Facts) -> list[Finding]:
+def _malformed(facts: Facts) -> list[Finding]:
     samples = [sample for report in facts.reports for call in facts.complete(report) for sample in call.samples]
     broken, whole = count_malformed(samples), sum(len(sample.message.tool_calls) for sample in samples)
     if not broken:
@@ -459,7 +449,7 @@ def _malformed(facts: _Facts) -> list[Finding]:
     return [Finding("warns", "Tool calls were malformed", cause, remedy)]
 
 
-def _overruled(facts: _Facts) -> list[Finding]:
+def _overruled(facts: Facts) -> list[Finding]:
     changed: Counter[str] = Counter()
     for report in facts.reports:
         for call in facts.complete(report):
@@ -474,13 +464,13 @@ def _overruled(facts: _Facts) -> list[Finding]:
     return [Finding("notes", "The run's sampling settings hold, not the agent's", said, remedy)]
 
 
-def _late(facts: _Facts) -> list[Finding]:
+def _late(facts: Facts) -> list[Finding]:
     reports = facts.where(lambda report: report.usage.late > 0)
     if not reports:
         return []
     count = sum(report.usage.late for report in reports)
     cause = f"{plural(count, 'request')} came after the rollout had ended and got a refusal: the agent leaves threads or tasks running"
-    return [Finding("warns", "Calls came too late", cause, "wait for all calls before the agent returns", _names(reports))]
+    return [Finding("warns", "Calls came too late", cause, "wait for all calls before the agent returns", ids(reports))]
 
 
 # --------------------------------------------------------------------------- lines
@@ -490,13 +480,14 @@ def _message(report: AttemptReport) -> str:
     return report.result.failure.message if report.result.failure is not None else ""
 
 
-def _attempt_line(report: AttemptReport, calls: Sequence[Call]) -> AttemptLine:
+def _attempt_line(report: AttemptReport, calls: Sequence[Call], repeats: Mapping[str, str]) -> AttemptLine:
     result = report.result
     outcome = f"failed: {result.failure.reason}" if result.failure is not None else str(result.status)
     source = result.rewards[-1].source if result.rewards else "emitted"
     printed = "\n".join(report.stdout.splitlines()[-5:])
     lines = tuple(_call_line(call) for call in calls)
-    return AttemptLine(report.rollout.id, outcome, result.reward, source, report.seconds, lines, printed)
+    again = repeats.get(report.rollout.id)
+    return AttemptLine(report.rollout.id, outcome, result.reward, source, report.seconds, lines, printed, again)
 
 
 def _call_line(call: Call) -> CallLine:

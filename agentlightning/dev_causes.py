@@ -8,6 +8,10 @@ from agentlightning.runners.check import PLACEHOLDER
 
 if TYPE_CHECKING:
     from agentlightning.runners import AgentProbe
+    from agentlightning.runners.scan import ClientFound
+    from agentlightning.runners.source import CodePlace
+
+CACHE_OFF = "turn it off for training: each rollout of a task has to sample anew"
 
 
 def causes_of_silence(probe: AgentProbe) -> list[tuple[str, str]]:
@@ -15,11 +19,12 @@ def causes_of_silence(probe: AgentProbe) -> list[tuple[str, str]]:
     causes: list[tuple[str, str]] = []
     in_thread = probe.isolation == "thread"
     for setting in probe.settings:
-        causes.append((f"{setting.place} says {setting.what}", "remove it, or put llm.endpoint in its place"))
+        remedy = "take it out there, or do not pass it on" if setting.origin else "remove it, or put llm.endpoint in its place"
+        causes.append((_says(setting), remedy))
     for client in probe.clients:
-        made = f"{client.name} ({client.kind}) is made when the module is imported, with the base URL {client.base_url}"
         if client.base_url.startswith(PLACEHOLDER):
             continue  # made from the environment, which every attempt's own process sets before it imports the module
+        made = _made(client)
         if in_thread:
             causes.append((made, "make it inside the agent with base_url=llm.endpoint, or use isolation='process'"))
         elif client.origin:
@@ -30,6 +35,8 @@ def causes_of_silence(probe: AgentProbe) -> list[tuple[str, str]]:
     if in_thread and not probe.parameters & {"llm", "resources"}:
         cause = "the agent takes neither llm nor resources, and isolation='thread' has no environment of its own to put OPENAI_BASE_URL in"
         causes.append((cause, "take a parameter llm and use llm.endpoint, or use isolation='process'"))
+    for cache in probe.caches:
+        causes.append((f"{cache.place} says {cache.what}: replies may come from there", CACHE_OFF))
     unused = sorted(probe.unused & {"llm", "resources"})
     if unused and in_thread:
         causes.append((f"the agent takes {' and '.join(unused)} and never uses it", "build its client with base_url=llm.endpoint"))
@@ -37,6 +44,23 @@ def causes_of_silence(probe: AgentProbe) -> list[tuple[str, str]]:
         cause = f"{', '.join(probe.proxies)} is set, and a client that was made before the run began, or does not read NO_PROXY, calls that proxy"
         causes.append((cause, "make the client inside the agent, or start Python with NO_PROXY=127.0.0.1,localhost"))
     return causes
+
+
+def causes_elsewhere(probe: AgentProbe) -> list[str]:
+    """What leads some of the calls to a fixed address, in an agent that also calls the endpoint: somebody else's model, or a client that was forgotten."""
+    settings = [_says(setting) for setting in probe.settings]
+    places = {setting.place for setting in probe.settings}
+    clients = [_made(client) for client in probe.clients if not client.base_url.startswith(PLACEHOLDER) and client.place not in places]
+    return settings + clients
+
+
+def _says(setting: CodePlace) -> str:
+    return f"{setting.place} says {setting.what}" + (f", which stands in {setting.origin}" if setting.origin else "")
+
+
+def _made(client: ClientFound) -> str:
+    at = f" ({client.place})" if client.place else ""
+    return f"{client.name} ({client.kind}) is made when the module is imported, with the base URL {client.base_url}{at}"
 
 
 def likely_cause(probe: AgentProbe | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from agentlightning.errors import AgentLightningError
-from agentlightning.types import Call, CallStatus, Json, Rollout, SampleRecord, Status
+from agentlightning.types import Call, CallStatus, FinishReason, Json, Rollout, SampleRecord, Status
 
 
 class LedgerError(AgentLightningError):
@@ -20,8 +20,11 @@ class Ledger:
 
     ``rollouts`` is keyed by outcome: ``succeeded``, ``cancelled`` or ``failed: <reason>``. ``groups`` by ``trained``, ``degenerate`` (all rewards
     equal: nothing to compare), ``too_few`` (fewer than two rollouts to compare). ``masked`` by reason; ``branches`` counts calls by how their prompt
-    relates to what was recorded before; parity is None where nothing was trained, so that it was not measured; ``staleness`` is how many versions behind the learner the trained tokens were sampled. ``malformed`` counts what
-    began like a tool call and was none: its tokens are trained like any others. ``external`` has, by the model's name in the resources, the ``calls`` to
+    relates to what was recorded before; parity is None where nothing was trained, so that it was not measured; ``staleness`` is how many versions behind the
+    learner the trained tokens were sampled. ``malformed`` counts what began like a tool call and was none, ``cut`` the samples that ran into their
+    ``max_tokens`` (a tool call that ends with such a sample is cut, not malformed): their tokens are trained like any others. ``late`` counts the calls that
+    came after their attempt had ended, of whatever step, and were refused; ``unused`` the emitted rewards that changed no weight, by reason
+    (credit/unused.py). ``external`` has, by the model's name in the resources, the ``calls`` to
     external models, how many of them ``failed``, and the tokens that their endpoints report; none of that is in ``calls``, ``sampled`` or ``masked``.
     """
 
@@ -38,6 +41,9 @@ class Ledger:
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     malformed: int = 0
     external: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
+    cut: int = 0
+    late: int = 0
+    unused: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def check(self) -> Ledger:
         """Returns itself, or raises LedgerError when sampled tokens are not exactly trained plus masked."""
@@ -78,8 +84,8 @@ def commonest_cause(rollouts: Iterable[Rollout]) -> str:
 
 
 def count_calls(calls: Iterable[Call]) -> tuple[dict[str, int], dict[str, int]]:
-    """Calls to policies by status, and those with a prompt by branch."""
-    calls = [call for call in calls if call.external is None]
+    """Calls to policies by status, and those with a prompt by branch. Late ones have a count of their own."""
+    calls = [call for call in calls if call.external is None and call.status is not CallStatus.LATE]
     return (
         dict(Counter(str(call.status) for call in calls)),
         dict(Counter(call.branch for call in calls if call.prompt_node is not None)),
@@ -112,6 +118,11 @@ def count_malformed(samples: Iterable[SampleRecord]) -> int:
     return sum(sample.malformed for sample in samples)
 
 
+def count_cut(samples: Iterable[SampleRecord]) -> int:
+    """How many of them ran into their ``max_tokens``, or filled the context."""
+    return sum(sample.finish is FinishReason.LENGTH for sample in samples)
+
+
 def _worst(one: float | None, other: float | None) -> float | None:
     return max((value for value in (one, other) if value is not None), default=None)
 
@@ -121,7 +132,8 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
     rollouts, groups, calls, branches, masked = Counter[str](), Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     seconds: Counter[str] = Counter()
     external: dict[str, Counter[str]] = {}
-    sampled = trained = staleness = malformed = 0
+    unused: Counter[str] = Counter()
+    sampled = trained = staleness = malformed = cut = late = 0
     parity_max: float | None = None
     parity_k3: float | None = None
     for ledger in ledgers:
@@ -137,10 +149,13 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
         sampled += ledger.sampled
         trained += ledger.trained
         malformed += ledger.malformed
+        cut += ledger.cut
+        late += ledger.late
+        unused.update(ledger.unused)
         staleness = max(staleness, ledger.staleness_max)
         parity_max = _worst(parity_max, ledger.parity_max)
         parity_k3 = _worst(parity_k3, ledger.parity_k3)
     return Ledger(
         dict(rollouts), dict(groups), dict(calls), dict(branches), sampled, trained, dict(masked), staleness, parity_max, parity_k3,
-        dict(seconds), malformed, {name: dict(counted) for name, counted in external.items()},
+        dict(seconds), malformed, {name: dict(counted) for name, counted in external.items()}, cut, late, dict(unused),
     )  # fmt: skip

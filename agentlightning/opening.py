@@ -35,10 +35,12 @@ from agentlightning.config import Resolved, RunConfig, describe_run
 from agentlightning.config_sources import leaves_of
 from agentlightning.engines.cores import Machine
 from agentlightning.engines.threads import long_spins, most_threads
-from agentlightning.errors import AgentLightningError, ConfigError, StoreError, why_no_folder
+from agentlightning.errors import ConfigError, StoreError, why_no_folder
 from agentlightning.fingerprints import compare, fingerprint
+from agentlightning.model_choice import choose_model, with_model
 from agentlightning.resources import POLICY, NamedResources
 from agentlightning.run import Run
+from agentlightning.standing import Asked, RunLock, folder_of, how_to_resume
 from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, Status
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ class Plan:
     resources: Mapping[str, Json]
     resume: bool | str
     progress: Progress | bool
+    asked: Asked | None = None
+    """The command that asked for it, where one did."""
 
 
 @asynccontextmanager
@@ -93,23 +97,29 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
     resources = NamedResources(plan.resources)
     probe = await check_agent(plan.agent, plan.config.runner.isolation, keys=resources.keys_of_external())
     resolved = with_fixed_threads(with_agents_choice(anchored, probe), machine)
-    config = resolved.config
     async with AsyncExitStack() as closing:
-        store = open_store(config.record_url, durability=config.store.durability)
+        store = open_store(anchored.config.record_url, durability=anchored.config.store.durability)
         closing.push_async_callback(store.close)
+        resumed = await _find(plan, store) if plan.resume else None
+        resolved, said = await _with_model_chosen(resolved, output, store, resumed)
+        config = resolved.config
         given = fingerprint(plan.train, plan.val, plan.agent, plan.grader)
         description = {**describe_run(resolved, plan.agent.file), "mode": str(plan.mode), **given}
-        record, resumed, notes = await _record(plan, store, output, description)
-        closing.push_async_exit(_noting_the_end(store, record.id))
+        description["asked"] = plan.asked.to_json() if plan.asked is not None else None
+        record, notes = await _record(plan, store, output, description, resumed)
         folder = make_folder(Path(record.folder))
-        closing.push(_locked(folder, record.id))
+        closing.enter_context(RunLock(folder, record.id))  # before its row says that it runs
+        await _take_up(store, record, resumed=resumed is not None)
+        closing.push_async_exit(_noting_the_end(store, record.id))
         (folder / "config.json").write_bytes(orjson.dumps(description, option=orjson.OPT_INDENT_2, default=str))
 
         resources_version = await store.put_resources(record.id, resources.to_json())
         # What dev finds is printed on stdout; how it is getting on is not part of that.
         progress = guarded(make_progress(plan.progress, sys.stderr if plan.mode is Mode.DEV else None))
         closing.callback(progress.close)
-        for note in notes:
+        if plan.mode is Mode.TRAIN:
+            closing.push(_saying_how_to_resume(progress, how_to_resume(description, record.id, folder)))
+        for note in ([said] if said else []) + notes:
             progress.message(note)
         progress.phase("loading the model")
         threads = Threads(config.threads, say=_from_any_thread(progress.message), machine=machine, since=began)
@@ -160,7 +170,8 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
             progress.message(note)
         run = Run(
             record=record, config=config, folder=folder, store=store, gateway=gateway, engine=engine, model=model, template=template, pool=pool,
-            threads=threads, progress=progress, writer=writer, tasks=plan.train, val_tasks=plan.val, resources_version=resources_version, resumed=resumed,
+            threads=threads, progress=progress, writer=writer, tasks=plan.train, val_tasks=plan.val, resources_version=resources_version,
+            resumed=resumed is not None,
         )  # fmt: skip
         pool.on_attempt = run.reports.append if plan.mode is Mode.DEV else None
         pool.serve(plan.mode, NOTHING_YET)
@@ -223,21 +234,48 @@ def _noting_the_end(store: Store, run_id: str) -> Callable[..., Coroutine[Any, A
     return note
 
 
-async def _record(plan: Plan, store: Store, output: Path, description: Mapping[str, Json]) -> tuple[RunRecord, bool, list[str]]:
-    """The run's row: a new one, or on a resume the one it goes on with, and what that is given otherwise than before."""
-    if plan.resume:
-        record = await _find(plan, store)
-        _same_settings(record, description)
-        notes = compare(record.id, record.config, plan.train, plan.val, description)
-        await _same_external(store, record.id, NamedResources(plan.resources))
-        await store.requeue_running(record.id)
-        await store.requeue_failed(await _hopeless(store, record.id))
-        await store.end_run(record.id, RunStatus.RUNNING)
-        return record, True, notes
+def _saying_how_to_resume(progress: Progress, how: str) -> Callable[..., None]:
+    """An exit that says, of a run that did not come to its end, how to go on with it."""
+
+    def say(kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is not None:
+            progress.message(f"to go on: {how}")
+
+    return say
+
+
+async def _with_model_chosen(resolved: Resolved, output: Path, store: Store, resumed: RunRecord | None) -> tuple[Resolved, str]:
+    """The settings with the model that ``latest`` or a run's name means, and what is to be said of it. A resumed run goes on with the one that it began with."""
+    choice = await choose_model(resolved.config.model.path, output, store)
+    if not choice.said:
+        return resolved, ""
+    if resumed is None:
+        return with_model(resolved, choice.path), choice.said
+    return with_model(resolved, resumed.config["config"]["model"]["path"]), ""
+
+
+async def _record(
+    plan: Plan, store: Store, output: Path, description: Mapping[str, Json], resumed: RunRecord | None
+) -> tuple[RunRecord, list[str]]:
+    """The run's row: a new one, or on a resume the one it goes on with, with the folder that it has now, and what that is given otherwise than before. Changes
+    nothing."""
+    if resumed is not None:
+        _same_settings(resumed, description)
+        notes = compare(resumed.id, resumed.config, plan.train, plan.val, description)
+        await _same_external(store, resumed.id, NamedResources(plan.resources))
+        return replace(resumed, folder=str(folder_of(resumed, output) or output / resumed.id)), notes
     run_id = f"{plan.config.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    record = RunRecord(run_id, plan.config.name, str(output / run_id), RunStatus.RUNNING, dict(description), time.time())
-    await store.create_run(record)
-    return record, False, []
+    return RunRecord(run_id, plan.config.name, str(output / run_id), RunStatus.RUNNING, dict(description), time.time()), []
+
+
+async def _take_up(store: Store, record: RunRecord, *, resumed: bool) -> None:
+    """Has the row say that the run is running, from this process, which holds its folder."""
+    if not resumed:
+        await store.create_run(record)
+        return
+    await store.requeue_running(record.id)
+    await store.requeue_failed(await _hopeless(store, record.id))
+    await store.end_run(record.id, RunStatus.RUNNING)
 
 
 async def _same_external(store: Store, run_id: str, resources: NamedResources) -> None:
@@ -265,14 +303,15 @@ async def _hopeless(store: Store, run_id: str) -> list[str]:
 
 async def _find(plan: Plan, store: Store) -> RunRecord:
     runs = [run for run in await store.runs() if run.config.get("mode") == Mode.TRAIN]
-    for run in runs:
-        if run.id == plan.resume or (plan.resume is True and run.name == plan.config.name and run.status is not RunStatus.FINISHED):
-            return run
+    named = [run for run in runs if run.id == plan.resume or (plan.resume is True and run.name == plan.config.name)]
+    for run in (
+        *(run for run in named if run.status is not RunStatus.FINISHED),
+        *named,
+    ):  # a finished one may lack steps that are asked for now
+        return run
     known = ", ".join(run.id for run in runs[:5]) or "none"
     if plan.resume is True:
-        raise ConfigError(
-            f"nothing to resume: no unfinished run named {plan.config.name!r} in {plan.config.output_dir}; runs there: {known}"
-        )
+        raise ConfigError(f"nothing to resume: no run named {plan.config.name!r} in {plan.config.output_dir}; runs there: {known}")
     raise ConfigError(f"nothing to resume: no run {plan.resume!r} in {plan.config.output_dir}; runs there: {known}")
 
 
@@ -308,19 +347,3 @@ def make_folder(path: Path) -> Path:
     except OSError as error:
         raise ConfigError(f"the folder {path} cannot be written: {why_no_folder(path, error)}; choose another with output_dir") from error
     return path
-
-
-class _locked:
-    """Holds a run's folder, so that two processes never train one run. The lock goes with the process, also after kill -9."""
-
-    def __init__(self, folder: Path, run_id: str) -> None:
-        self._file = (folder / "lock").open("w")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise AgentLightningError(f"run {run_id} is in use by another process: wait for it to end, or stop it") from error
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()

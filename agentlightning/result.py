@@ -34,12 +34,18 @@ class Evaluation:
     seconds: float = 0.0
     rollout_ids: Sequence[str] = ()
 
+    @property
+    def rollouts(self) -> int:
+        """How many it was to be: the scored ones and the others."""
+        return self.scored + sum(self.failed.values())
+
     def __str__(self) -> str:
         failed = (
             f", {sum(self.failed.values())} not scored ({', '.join(f'{n} {k}' for k, n in self.failed.items())})" if self.failed else ""
         )
         interval = f" [{self.low:.3f}, {self.high:.3f}]" if self.low is not None and self.high is not None else ""
-        return f"{self.mean:.3f}{interval} on {plural(self.scored, 'rollout')}{failed}"
+        of = f"{self.scored:,} of " if self.failed else ""
+        return f"{self.mean:.3f}{interval} on {of}{plural(self.rollouts, 'rollout')}{failed}"
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -48,6 +54,7 @@ class Evaluation:
             "low": self.low,
             "high": self.high,
             "scored": self.scored,
+            "rollouts": self.rollouts,
             "failed": dict(self.failed),
             "seconds": self.seconds,
             "rollout_ids": list(self.rollout_ids),
@@ -55,7 +62,15 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Evaluation:
-        return cls(**value)
+        return cls(**{key: one for key, one in value.items() if key != "rollouts"})
+
+
+def evaluate_recorded(step: int, rollouts: Sequence[Rollout], seconds: float = 0.0) -> Evaluation | None:
+    """The evaluation of a step's rollouts as they stand, in the order of their creation, those that have not ended counted as such. None where none is scored."""
+    groups: dict[str, list[Rollout]] = {}
+    for rollout in rollouts:
+        groups.setdefault(rollout.group, []).append(rollout)
+    return evaluate(step, list(groups.values()), seconds) if any(rollout.reward is not None for rollout in rollouts) else None
 
 
 def evaluate(step: int, groups: Sequence[Sequence[Rollout]], seconds: float) -> Evaluation:
@@ -79,6 +94,7 @@ class FitResult:
 
     ``history`` has one dict per step, the lines of ``metrics.jsonl``. ``before`` and ``after`` are the validations of the weights the run began and
     ended with, None where there were no validation tasks or the run was stopped before them. ``ledger`` is the sum over all steps. ``seconds`` is wall time by phase.
+    ``resume`` says how to go on with a run that was stopped.
     """
 
     run_id: str
@@ -91,6 +107,7 @@ class FitResult:
     ledger: Ledger
     seconds: Mapping[str, float]
     stopped_by: str | None = None
+    resume: str | None = None
 
     @property
     def before(self) -> Evaluation | None:
@@ -125,6 +142,7 @@ class FitResult:
             "folder": str(self.folder),
             "status": str(self.status),
             "stopped_by": self.stopped_by,
+            "resume": self.resume,
             "steps": len(self.history),
             "validation_before": self.before.to_json() if self.before else None,
             "validation_after": self.after.to_json() if self.after else None,

@@ -20,9 +20,9 @@ from agentlightning.dev_causes import likely_cause
 from agentlightning.errors import RunFailed
 from agentlightning.ledger import Ledger
 from agentlightning.metrics.pace import Pace
-from agentlightning.result import Evaluation, evaluate
+from agentlightning.result import Evaluation, evaluate, evaluate_recorded
 from agentlightning.tracing.last import note_finished
-from agentlightning.types import Attempt, Call, Json, Mode, Node, Rollout, RunRecord, RunStatus, StepRecord
+from agentlightning.types import Attempt, Call, Json, Mode, Node, Reward, Rollout, RunRecord, RunStatus, StepRecord
 
 if TYPE_CHECKING:
     from agentlightning.engines.local import LocalEngine
@@ -61,6 +61,7 @@ class AttemptTrace:
     attempt: Attempt
     calls: tuple[Call, ...]
     nodes: tuple[Node, ...]
+    rewards: tuple[Reward, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,13 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     reports: list[AttemptReport] = field(default_factory=list["AttemptReport"])
     best_checkpoint: Path | None = None
+    partial: Evaluation | None = None
+    """The validation in which the run was stopped, of the rollouts that had ended. A resumed run makes it whole."""
+    made: int = 0
+    """Steps that this process has made durable."""
     _saved_step: int = 0
     _step_record: StepRecord | None = None
+    _late: tuple[int, int] = (0, 0)
     _stop: str | None = None
     _cursor: int = 0
     """Tasks taken so far, those of an unfinished step too."""
@@ -219,11 +225,23 @@ class Run:
 
     async def trace(self, rollout: Rollout) -> Trace:
         """A finished rollout with everything recorded of it."""
+        rewards = await self.store.rewards(rollout.id)
         attempts = [
-            AttemptTrace(a, tuple(await self.store.calls(a.id)), tuple(await self.store.nodes(a.id)))
+            AttemptTrace(
+                a,
+                tuple(await self.store.calls(a.id)),
+                tuple(await self.store.nodes(a.id)),
+                tuple(reward for reward in rewards if reward.attempt_id == a.id),
+            )
             for a in await self.store.attempts(rollout.id)
         ]
         return Trace(rollout, tuple(attempts))
+
+    def take_late(self) -> tuple[int, int]:
+        """Calls and rewards that came after their attempt had ended, since this was last asked."""
+        now = self.gateway.ended.calls, self.gateway.ended.rewards
+        before, self._late = self._late, now
+        return now[0] - before[0], now[1] - before[1]
 
     # ------------------------------------------------------------------ learning
 
@@ -278,6 +296,7 @@ class Run:
         for phase, spent in ledger.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
         self.last_step, self._step_record, self._durable_cursor = step, record, self._cursor
+        self.made += 1
         self.writer.write(metrics, ledger.to_json())
         self.progress.step_done(metrics, ledger.to_json())
         return record
@@ -294,13 +313,18 @@ class Run:
         if not self.val_tasks or any(evaluation.step == step for evaluation in self.evaluations):
             return None
         began = time.monotonic()
-        groups = await self.sample(Mode.VAL, step, self.val_tasks, self.config.evaluation.rollouts_per_task)
+        try:
+            groups = await self.sample(Mode.VAL, step, self.val_tasks, self.config.evaluation.rollouts_per_task)
+        except StopRequested:
+            await self._note_partial(step, time.monotonic() - began)
+            raise
         try:
             evaluation = evaluate(step, [[trace.rollout for trace in group.traces] for group in groups], time.monotonic() - began)
         except RunFailed as error:
             raise RunFailed(f"{error}{await self._silence(groups)}") from None
         self.evaluations.append(evaluation)
         self.seconds["validating"] = self.seconds.get("validating", 0.0) + evaluation.seconds
+        self._score_checkpoint(evaluation)
         self.writer.validated(evaluation.to_json())
         self.progress.validated(evaluation.to_json())
         return evaluation
@@ -310,9 +334,31 @@ class Run:
         traces = [await self.trace(trace.rollout) for group in groups for trace in group.traces]
         return "" if any(attempt.calls for trace in traces for attempt in trace.attempts) else likely_cause(self.pool.probe)
 
-    def reached(self, record: StepRecord) -> bool:
+    async def _note_partial(self, step: int, seconds: float) -> None:
+        rollouts = await self.store.rollouts(self.record.id, step=step, mode=Mode.VAL)
+        self.partial = evaluate_recorded(step, rollouts, seconds)
+        if self.partial is not None:
+            self.progress.validated(self.partial.to_json())
+
+    def _score_checkpoint(self, evaluation: Evaluation) -> None:
+        """Gives the checkpoint of the validated weights their score, where it was saved before that was known."""
+        if not evaluation.step or self._saved_step != evaluation.step:
+            return
+        from agentlightning.learning import checkpoints
+
+        latest = checkpoints.latest(self.checkpoints)
+        if latest is not None and latest.step == evaluation.step:
+            checkpoints.set_score(latest, evaluation.mean)
+            checkpoints.prune(self.checkpoints, self.config.checkpoint.keep, self.config.checkpoint.best)
+
+    def reached(self, record: StepRecord | None) -> bool:
         """Whether the step's mean reward is what the run was to stop at."""
-        return self.config.stop_at is not None and record.metrics["reward"] >= self.config.stop_at
+        return record is not None and self.config.stop_at is not None and record.metrics["reward"] >= self.config.stop_at
+
+    @property
+    def last_record(self) -> StepRecord | None:
+        """What was stored of the last durable step, also where an earlier process made it."""
+        return self._step_record
 
     async def maybe_checkpoint(self, step: int, total_steps: int) -> None:
         """Saves where the step is due, or where its validation is the best so far; the last one is saved by ``finish``."""
@@ -362,11 +408,14 @@ class Run:
 
         learner, latest = self.learner, checkpoints.latest(self.checkpoints)
         if latest is None or learner is None:
-            self.progress.message("resuming from the start: no checkpoint was saved yet; recorded rollouts are used again")
+            self.progress.message(
+                f"resuming from the start: there is no checkpoint in {self.checkpoints}; recorded rollouts are used again"
+            )
             return
         await self.engine.set_version(latest.version, lambda: checkpoints.load_state(latest, learner))
         self.last_step = self._saved_step = latest.step
         self.checkpoint = latest.path
+        self._step_record = next((step for step in await self.store.steps(self.record.id) if step.step == latest.step), None)
         self._cursor = self._durable_cursor = latest.extra["cursor"]
         self.seconds = dict(latest.extra["seconds"])
         self.evaluations = [Evaluation.from_json(value) for value in latest.extra["evaluations"]]
@@ -377,12 +426,8 @@ class Run:
         from agentlightning.learning import checkpoints
 
         await self.save_checkpoint()
-        if self.last_step and all(evaluation.step != self.last_step for evaluation in self.evaluations):
-            evaluation = await self.validate(self.last_step)
-            latest = checkpoints.latest(self.checkpoints)
-            if evaluation is not None and latest is not None and latest.step == self.last_step:
-                checkpoints.set_score(latest, evaluation.mean)
-                checkpoints.prune(self.checkpoints, self.config.checkpoint.keep, self.config.checkpoint.best)
+        if self.last_step:
+            await self.validate(self.last_step)
         best = checkpoints.best(self.checkpoints)
         self.best_checkpoint = best.path if best is not None else None
 

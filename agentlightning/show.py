@@ -8,20 +8,32 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 from rich.console import Group, RenderableType
 
 from agentlightning.ledger import Ledger, count_outcomes, describe_external, outcome, total
 from agentlightning.metrics.state import counts, score
-from agentlightning.result import Evaluation, evaluate
+from agentlightning.result import Evaluation, evaluate_recorded
 from agentlightning.screen import Column, Labelled, Listing, Text
+from agentlightning.standing import DEAD, Standing, standing_of
 from agentlightning.store.base import Store
 from agentlightning.text import duration, number, plural, short_path, small
 from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
 
-STATUS_STYLE = {"finished": "green", "succeeded": "green", "running": "cyan", "stopped": "yellow", "failed": "red", "cancelled": "yellow"}
+STATUS_STYLE = {
+    "finished": "green",
+    "succeeded": "green",
+    "running": "cyan",
+    "dead": "red",
+    "stopped": "yellow",
+    "failed": "red",
+    "cancelled": "yellow",
+}
 _NO_SETTINGS: dict[str, Json] = {}
+SHOWN_DEAD = 3
+"""Dead runs, the newest, whose command the list of runs shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,22 @@ class RunView:
     record: RunRecord
     steps: Sequence[StepRecord]
     rollouts: Sequence[Rollout] = ()
+    standing: Standing | None = None
+    """None where it was not asked for."""
+
+    @property
+    def status(self) -> str:
+        """The record's, or that the run is dead: whoever ran it is gone."""
+        return DEAD if self.dead else str(self.record.status)
+
+    @property
+    def dead(self) -> bool:
+        return self.standing is not None and self.standing.dead
+
+    @property
+    def resume(self) -> str:
+        """How to go on with it, "" where there is nothing to go on with."""
+        return self.standing.resume if self.standing is not None else ""
 
     @property
     def validations(self) -> list[Evaluation]:
@@ -39,7 +67,7 @@ class RunView:
         for rollout in self.rollouts:
             if rollout.mode is Mode.VAL:
                 by_step.setdefault(rollout.step, []).append(rollout)
-        found = (_evaluation(step, rollouts) for step, rollouts in sorted(by_step.items()))
+        found = (evaluate_recorded(step, rollouts) for step, rollouts in sorted(by_step.items()))
         return [evaluation for evaluation in found if evaluation is not None]
 
     def setting(self, *keys: str) -> Json:
@@ -50,26 +78,20 @@ class RunView:
         return at
 
 
-def _evaluation(step: int, rollouts: Sequence[Rollout]) -> Evaluation | None:
-    if all(rollout.reward is None for rollout in rollouts):
-        return None
-    groups: dict[str, list[Rollout]] = {}
-    for rollout in rollouts:
-        groups.setdefault(rollout.group, []).append(rollout)
-    return evaluate(step, list(groups.values()), 0.0)
-
-
-async def read_runs(store: Store) -> list[RunView]:
-    """Every run with its steps, newest first; of evaluations the rollouts too."""
+async def read_runs(store: Store, place: Path) -> list[RunView]:
+    """Every run with its steps, newest first; of evaluations the rollouts too. ``place`` is the output folder that was named."""
     views: list[RunView] = []
     for record in await store.runs():
         evaluation = record.config.get("mode") == Mode.VAL
-        views.append(RunView(record, await store.steps(record.id), await store.rollouts(record.id, mode=Mode.VAL) if evaluation else ()))
+        rollouts = await store.rollouts(record.id, mode=Mode.VAL) if evaluation else ()
+        views.append(RunView(record, await store.steps(record.id), rollouts, standing_of(record, place)))
     return views
 
 
-async def read_run(store: Store, record: RunRecord) -> RunView:
-    return RunView(record, await store.steps(record.id), await store.rollouts(record.id))
+async def read_run(store: Store, record: RunRecord, place: Path | None = None) -> RunView:
+    """One run. Without a ``place``, the output folder that was named, nothing is said of whether it lives."""
+    standing = standing_of(record, place) if place is not None else None
+    return RunView(record, await store.steps(record.id), await store.rollouts(record.id), standing)
 
 
 # --------------------------------------------------------------------------- runs
@@ -87,7 +109,8 @@ def _run_line(run: RunView) -> dict[str, Json]:
         "id": record.id,
         "name": record.name,
         "mode": run.setting("mode"),
-        "status": str(record.status),
+        "status": run.status,
+        "resume": run.resume or None,
         "error": record.error,
         "created_at": record.created_at,
         "ended_at": record.ended_at,
@@ -124,14 +147,17 @@ def render_runs(runs: Sequence[RunView], now: float | None = None) -> Renderable
                 _status(line["status"]),
                 line["mode"] or "",
                 _when(run.record.created_at),
-                _took(run.record, now),
+                _took(run, now),
                 str(line["steps"]),
                 reward,
                 str(line["model"] or "").rstrip("/").rsplit("/", 1)[-1],
                 line["error"] or "",
             ]
         )
-    return Listing(columns, rows)
+    dead = [(f"{run.record.id} is dead; to go on:", run.resume) for run in runs if run.dead and run.resume][:SHOWN_DEAD]
+    if not dead:
+        return Listing(columns, rows)
+    return Group(Listing(columns, rows), Text(), Labelled(dead, paths=[label for label, _ in dead]))
 
 
 # --------------------------------------------------------------------------- one run
@@ -179,22 +205,24 @@ def _run_head(run: RunView, now: float | None) -> RenderableType:
     git = cast("Mapping[str, Json]", run.setting("git") or _NO_SETTINGS)
     revision = f"{str(git['revision'])[:12]}{' with changes' if git.get('dirty') else ''}" if git.get("revision") else ""
     error = Text(record.error, style="red") if record.error else ""
+    took = _took(run, now)
+    folder = Path(record.folder) if run.standing is None else run.standing.folder
+    gone = "gone (moved or removed), and the run's checkpoints with it" if folder is None else ""
     rows: list[tuple[str, str | Text]] = [
         ("run", Text(record.id, style="bold")),
-        (
-            "status",
-            _status(str(record.status)).append(f", began {_when(record.created_at)}, took {_took(record, now)}"),
-        ),
+        ("status", _status(run.status).append(f", began {_when(record.created_at)}{f', took {took}' if took else ''}")),
         ("error", error),
+        ("to go on", run.resume),
         ("model", str(run.setting("config", "model", "path") or "")),
         ("agent", str(run.setting("agent_file") or "")),
         ("algorithm", str(run.setting("algorithm", "name") or "") if run.setting("mode") in (None, "train") else ""),
         ("trained agents", str(run.setting("config", "trained_agents") or "")),
         ("seed", str(run.setting("seed") or 0)),
         ("code", revision),
-        ("folder", short_path(record.folder)),
+        ("folder", short_path(record.folder if folder is None else folder)),
+        ("", Text(gone, style="red") if gone else ""),
     ]
-    return Labelled(rows, paths=("model", "agent", "folder"))
+    return Labelled(rows, paths=("model", "agent", "folder", "to go on"))
 
 
 def _steps_table(run: RunView) -> RenderableType:
@@ -247,6 +275,9 @@ def _ledger_lines(run: RunView) -> RenderableType:
             ("calls", counts(ledger.calls)),
             ("external", describe_external(ledger.external)),
             ("malformed", plural(ledger.malformed, "tool call") if ledger.malformed else ""),
+            ("cut", f"{plural(ledger.cut, 'sample')} by max_tokens" if ledger.cut else ""),
+            ("late", f"{plural(ledger.late, 'call')} after the attempt had ended, refused" if ledger.late else ""),
+            ("unused", f"{plural(sum(ledger.unused.values()), 'emitted reward')}: {counts(ledger.unused)}" if ledger.unused else ""),
             ("branches", counts(ledger.branches)),
             ("tokens", f"{ledger.sampled:,} sampled = {ledger.trained:,} trained + {sum(ledger.masked.values()):,} masked"),
             ("masked", counts(ledger.masked)),
@@ -345,7 +376,12 @@ def _when(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
-def _took(record: RunRecord, now: float | None) -> str:
-    if record.ended_at is not None:
-        return duration(record.ended_at - record.created_at)
-    return duration((time.time() if now is None else now) - record.created_at) if record.status is RunStatus.RUNNING else ""
+def _took(run: RunView, now: float | None) -> str:
+    """Of one that lives, up to now; of a dead one up to its last sign of life in the record, "" where it left none."""
+    record = run.record
+    end = record.ended_at
+    if end is None and run.dead:
+        end = max((at for at in (*(step.ended_at for step in run.steps), *(one.ended_at for one in run.rollouts)) if at), default=None)
+    elif end is None and record.status is RunStatus.RUNNING:
+        end = time.time() if now is None else now
+    return "" if end is None else duration(end - record.created_at)

@@ -405,7 +405,7 @@ def _attempt_head(trace: AttemptTrace) -> RenderableType:
         (f"attempt {attempt.number} ", "bold"), (str(attempt.status), STATUS_STYLE.get(str(attempt.status), "")), took,
         f", {calls_text(trace)}, {plural(sampled, 'token')} sampled",
     )  # fmt: skip
-    refused = [call for call in trace.calls if call.status in (CallStatus.REFUSED, CallStatus.INCOMPLETE)]
+    refused = [call for call in trace.calls if call.status in (CallStatus.REFUSED, CallStatus.INCOMPLETE, CallStatus.LATE)]
     parts: list[RenderableType] = [line]
     if attempt.marked:
         parts.append(Text(f"  marked as trainable: {', '.join(map(one_line, attempt.marked))}"))

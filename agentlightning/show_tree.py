@@ -481,7 +481,7 @@ def _head(view: RolloutView, trace: AttemptTrace, made: Sequence[Box], width: fl
     ]
     for failure in dict.fromkeys(failure for failure in (attempt.failure, rollout.failure) if failure is not None):
         lines.append((one_line(f"{failure.reason}: {failure.message}"), ORANGE))
-    odd = [call for call in trace.calls if call.status in (CallStatus.REFUSED, CallStatus.INCOMPLETE)]
+    odd = [call for call in trace.calls if call.status in (CallStatus.REFUSED, CallStatus.INCOMPLETE, CallStatus.LATE)]
     lines += [(one_line(f"call {call.index} {call.status}: {call.error or 'no reason recorded'}"), ORANGE) for call in odd[:3]]
     lines += [(f"and {len(odd) - 3} more calls that were refused or not recorded whole", ORANGE)] if len(odd) > 3 else []
     lines += [] if decoded else [(NO_DECODER, FAINT)]

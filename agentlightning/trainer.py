@@ -24,7 +24,9 @@ from agentlightning.resources import POLICY, NamedResources, refuse_clash
 from agentlightning.result import Evaluation, FitResult
 from agentlightning.run import Run, StopRequested
 from agentlightning.spellings.absent import find
+from agentlightning.standing import Asked, description_of, how_to_resume
 from agentlightning.tasks import Tasks, check_tasks
+from agentlightning.text import plural
 from agentlightning.types import Json, Mode, RunStatus
 
 if TYPE_CHECKING:
@@ -102,6 +104,8 @@ class Trainer:
         self.resources = _one_of("resources", resources, "initial_resources", initial_resources) or {}
         NamedResources(self.resources).to_json()  # refuses what is no resource
         self.progress = progress
+        self.asked: Asked | None = None
+        """The command that asks for what this does, where one does; it is recorded, so that a run can be resumed by it."""
 
     # ------------------------------------------------------------------ what a user calls
 
@@ -147,8 +151,8 @@ class Trainer:
 
     @checked
     def dev(self, agent: Any, tasks: Tasks | None = None, n: int = 3) -> DevReport:
-        """Runs ``n`` rollouts without training, and prints and returns what was called, recorded and scored, and everything that would keep this agent from
-        being trained."""
+        """Runs ``n`` rollouts without training, and the first one's task once more, and prints and returns what was called, recorded and scored, and everything
+        that would keep this agent from being trained."""
         with short_errors():
             report = run_sync(lambda interrupts: self._dev(interrupts, agent, tasks, n))
         if self.progress is True:
@@ -167,14 +171,18 @@ class Trainer:
             status, stopped_by = RunStatus.FINISHED, None
             try:
                 await self.algorithm.fit(run)
+                if run.resumed and not run.made:
+                    run.progress.message(
+                        f"run {run.record.id}: all of its {plural(run.last_step, 'step')} were done, none was left to make"
+                    )
             except StopRequested as stop:
                 status, stopped_by = RunStatus.STOPPED, str(stop)
                 await run.save_checkpoint()
             result = await _result(run, status, stopped_by)
-            await run.end(status)
             result.save()
             if result.history or result.validations:
                 _plot(result, run)
+            await run.end(status)  # last: a run that is killed before it has its result is resumed for it
             run.progress.finished(result.to_json())
             return result
 
@@ -197,9 +205,15 @@ class Trainer:
         plan = self._plan(agent, tasks, None, mode=Mode.DEV)
         async with open_run(plan) as run, interrupts.asking(_asked_to_stop(run)):
             run.progress.run_started(run.record, 0)
-            interrupted = False
+            interrupted, repeats = False, dict[str, str]()
             try:
-                await run.sample(Mode.DEV, 0, run.take_tasks(n), 1)
+                tasks = run.take_tasks(n)
+                first, *_ = await run.sample(Mode.DEV, 0, tasks, 1)
+                if any(report.usage.calls and report.rollout.id == first.traces[0].rollout.id for report in run.reports):
+                    # Once more, now that it has ended: an agent that keeps replies makes no call this time.
+                    (again,) = await run.sample(Mode.DEV, 0, tasks[:1], 1, first_group=n)
+                    repeats[again.traces[0].rollout.id] = first.traces[0].rollout.id
+                await run.pool.settle()
             except StopRequested as stop:
                 if not run.reports:
                     raise interrupts.interrupted() from stop
@@ -217,6 +231,7 @@ class Trainer:
                 template=about,
                 interrupted=interrupted,
                 external=external,
+                repeats=repeats,
             )
 
     def _plan(
@@ -260,6 +275,7 @@ class Trainer:
             resources=self.resources,
             resume=resume,
             progress=self.progress,
+            asked=self.asked,
         )
 
 
@@ -281,12 +297,13 @@ async def _result(run: Run, status: RunStatus, stopped_by: str | None) -> FitRes
         folder=run.folder,
         status=status,
         history=[{key: value for key, value in step.metrics.items() if key != "advantages"} for step in steps],
-        validations=tuple(run.evaluations),
+        validations=(*run.evaluations, *([run.partial] if run.partial is not None else ())),
         checkpoint=run.checkpoint,
         best_checkpoint=run.best_checkpoint,
         ledger=total(Ledger.from_json(step.ledger) for step in steps),
         seconds=dict(run.seconds),
         stopped_by=stopped_by,
+        resume=how_to_resume(description_of(run.record, run.folder), run.record.id, run.folder) if status is RunStatus.STOPPED else None,
     )
 
 

@@ -231,6 +231,8 @@ class CallStatus(StrEnum):
     """Recording failed. The attempt is never trained."""
     REFUSED = "refused"
     """Answered with an error before sampling (context length, bad request). It has no samples."""
+    LATE = "late"
+    """It came after its attempt had ended, and was refused: the agent had left something running. It has no samples and belongs to no policy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from pydantic import Field
 
 from agentlightning.algorithms.base import Algorithm
 from agentlightning.config import RunConfig
-from agentlightning.credit import Chosen, CreditedRollout, assign, together
+from agentlightning.credit import Chosen, CreditedRollout, assign, together, unused_rewards
 from agentlightning.dev_causes import likely_cause
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.learning.batch import Batch, LearnerStats, TrainTree
 from agentlightning.learning.loss_config import LossConfig
-from agentlightning.ledger import Ledger, commonest_cause, count_calls, count_external, count_malformed, count_outcomes
+from agentlightning.ledger import Ledger, commonest_cause, count_calls, count_cut, count_external, count_malformed, count_outcomes
 from agentlightning.types import Failure, Json, Mode, StepRecord
 
 if TYPE_CHECKING:
@@ -79,9 +79,12 @@ class PolicyGradient(Algorithm):
     async def fit(self, run: Run) -> None:
         total_steps = run.total_steps(self.tasks_per_step)
         await run.start_learning(self.loss(), total_steps)
-        if run.config.evaluation.before:
+        if not run.last_step and run.config.evaluation.before:
             await run.validate(0)
-        for step in range(run.last_step + 1, total_steps + 1):
+        if run.last_step and run.should_validate(run.last_step, total_steps):
+            await run.validate(run.last_step)  # a resumed run may lack it
+        last = run.last_step if run.reached(run.last_record) else total_steps
+        for step in range(run.last_step + 1, last + 1):
             record = await self.step(run, step)
             if run.should_validate(step, total_steps):
                 await run.validate(step)
@@ -158,6 +161,8 @@ class PolicyGradient(Algorithm):
     def account(self, run: Run, groups: Sequence[Group], credited: Credited, stats: LearnerStats, seconds: dict[str, float]) -> Ledger:
         traces = [trace for group in groups for trace in group.traces]
         calls, branches = count_calls(call for trace in traces for attempt in trace.attempts for call in attempt.calls)
+        samples = [sample for trace in traces for attempt in trace.attempts for call in attempt.calls for sample in call.samples]
+        late_calls, late_rewards = run.take_late()
         sampled = sum(len(n.token_ids) for trace in traces for attempt in trace.attempts for n in attempt.nodes if n.sampled)
         return Ledger(
             rollouts=count_outcomes(trace.rollout for trace in traces),
@@ -171,10 +176,11 @@ class PolicyGradient(Algorithm):
             parity_max=stats.parity.max if stats.parity is not None else None,
             parity_k3=stats.parity.k3 if stats.parity is not None else None,
             seconds=seconds,
-            malformed=count_malformed(
-                sample for trace in traces for attempt in trace.attempts for call in attempt.calls for sample in call.samples
-            ),
+            malformed=count_malformed(samples),
             external=count_external(call for trace in traces for attempt in trace.attempts for call in attempt.calls),
+            cut=count_cut(samples),
+            late=late_calls,
+            unused=_unused(traces, late_rewards),
         ).check()
 
     def metrics(self, step: int, groups: Sequence[Group], credited: Credited, stats: LearnerStats, ledger: Ledger) -> dict[str, Json]:
@@ -194,6 +200,7 @@ class PolicyGradient(Algorithm):
             "tokens_per_s": ledger.sampled / sampling_s if sampling_s > 0 else 0.0,
             "calls": sum(ledger.calls.values()),
             "malformed_tool_calls": ledger.malformed,
+            "cut_samples": ledger.cut,
             "loss": stats.loss,
             "grad_norm": stats.grad_norm,
             "lr": stats.lr,
@@ -270,6 +277,15 @@ def _why_masked(trace: Trace, kind: str) -> str:
 
 def _failure_key(failure: Failure | None, status: str) -> str:
     return f"failed: {failure.reason}" if failure is not None else status
+
+
+def _unused(traces: Sequence[Trace], late: int) -> dict[str, int]:
+    """Emitted rewards that changed no weight, by reason. ``late`` ones are not in the traces."""
+    counted = Counter({"late": late} if late else {})
+    for trace in traces:
+        for number, attempt in enumerate(trace.attempts):
+            counted += unused_rewards(attempt.rewards, scored=trace.scored and number == len(trace.attempts) - 1)
+    return dict(counted)
 
 
 def _nobody_trained(groups: Sequence[Group], trained_agents: str | None) -> str | None:

@@ -26,9 +26,10 @@ class Commands(TyperGroup):
     """Turns errors into one line and an exit code, for every command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.obj = {"debug": "--debug" in args}
+        plain = _optional_value([arg for arg in args if arg != "--debug"], "--resume", "latest")
+        ctx.obj = {"debug": "--debug" in args, "arguments": tuple(plain)}
         with _one_line():
-            return super().parse_args(ctx, _optional_value([arg for arg in args if arg != "--debug"], "--resume", "latest"))
+            return super().parse_args(ctx, list(plain))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in self.commands and not args[0].startswith("-"):
@@ -85,7 +86,13 @@ app = typer.Typer(
 )
 
 AGENT = Annotated[str, typer.Argument(metavar="FILE.py:AGENT", help="The agent, or pkg.mod:agent.", show_default=False)]
-MODEL = Annotated[str | None, typer.Option(help="A Hugging Face model folder or hub id, or a name of `agl model`.", show_default=False)]
+MODEL = Annotated[
+    str | None,
+    typer.Option(
+        help="A Hugging Face model folder or hub id, a name of `agl model`, a run (its best or last checkpoint), or `latest`.",
+        show_default=False,
+    ),
+]
 CONFIG = Annotated[Path | None, typer.Option(help="A TOML file of settings.", show_default=False)]
 SET = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, e.g. learner.lr=1e-5. Repeatable.", show_default=False)
@@ -116,6 +123,7 @@ def root(
 
 @app.command()
 def train(
+    ctx: typer.Context,
     agent: AGENT,
     model: MODEL = None,
     tasks: Annotated[Path | None, typer.Option(help="Training tasks: JSON lines, JSON, CSV, TSV or Parquet.", show_default=False)] = None,
@@ -156,7 +164,9 @@ def train(
         max_time=max_time,
         seed=seed,
     )
-    raise typer.Exit(training.train(resolved, agent, tasks=tasks, val=val, grader=grader, resume=resume, json=json))
+    raise typer.Exit(
+        training.train(resolved, agent, tasks=tasks, val=val, grader=grader, resume=resume, json=json, arguments=ctx.obj["arguments"])
+    )
 
 
 @app.command("eval")
@@ -257,19 +267,50 @@ def trace(
 
 @app.command()
 def chat(
-    model: Annotated[str, typer.Option(help="A Hugging Face model folder or hub id; a checkpoint is one.", show_default=False)],
+    model: Annotated[
+        str, typer.Option(help="A Hugging Face model folder or hub id, a checkpoint, a run, or `latest`.", show_default=False)
+    ],
     system: Annotated[str | None, typer.Option(help="A system message.", show_default=False)] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.7,
     max_tokens: Annotated[int, typer.Option(min=1, help="A ceiling on each reply.")] = 512,
     seed: SEED = None,
+    output_dir: OUTPUT = None,
     config: CONFIG = None,
     set_: SET = None,
 ) -> None:
     """Talk to a model. /reset forgets the conversation, /quit (or Ctrl-D) ends it."""
     from agentlightning.cli import chat as chatting
-    from agentlightning.cli.settings import settings
+    from agentlightning.cli.settings import choose, settings
 
-    chatting.run(settings(config, set_, model=model).config, system=system, temperature=temperature, max_tokens=max_tokens, seed=seed)
+    resolved, said = choose(settings(config, set_, model=model, output_dir=output_dir))
+    if said:
+        print(said, file=sys.stderr)
+    chatting.run(resolved.config, system=system, temperature=temperature, max_tokens=max_tokens, seed=seed)
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        str, typer.Argument(help="A Hugging Face model folder or hub id, a checkpoint, a run, or `latest`.", show_default=False)
+    ],
+    host: Annotated[str | None, typer.Option(help="The address to listen on (default: 127.0.0.1).", show_default=False)] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="What clients have to send (default: a fresh one). `none` lets everybody on this machine in.", show_default=False
+        ),
+    ] = None,
+    output_dir: OUTPUT = None,
+    config: CONFIG = None,
+    set_: SET = None,
+) -> None:
+    """Serve a model to clients of the OpenAI, Anthropic and Gemini APIs. Ctrl-C ends it."""
+    from agentlightning.cli import serving
+    from agentlightning.cli.settings import choose, settings
+
+    resolved, said = choose(settings(config, set_, model=model, host=host, port=port, output_dir=output_dir))
+    serving.serve(resolved, said, key=key)
 
 
 @app.command()

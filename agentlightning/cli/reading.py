@@ -55,7 +55,7 @@ async def _runs(config: RunConfig, *, json: bool) -> None:
         write_json([]) if json else write(f"no runs in {config.output_dir}: `agl train` begins one")
         return
     async with _open(url) as store:
-        found = await read_runs(store)
+        found = await read_runs(store, config.output_dir.expanduser().resolve())
         write_json(runs_json(found)) if json else write(render_runs(found))
 
 
@@ -63,7 +63,7 @@ async def _show(config: RunConfig, run: str, rollout: str | None, *, step: int |
     if rollout is not None and step is not None:
         raise ConfigError(f"agl show RUN {rollout} --step {step}: a rollout is of one step; leave one of them out")
     async with _open_run(config, run) as (store, record):
-        view = await read_run(store, record)
+        view = await read_run(store, record, _place(config, run))
         if rollout is not None:
             from agentlightning.show_trace import load_decoder, read_rollout, render_rollout, rollout_json
 
@@ -125,6 +125,12 @@ async def _open_run(config: RunConfig, run: str) -> AsyncGenerator[tuple[Store, 
     async with _open(url) as store:
         records = await store.runs()
         yield store, find_run(records, run, folder, str(config.output_dir))
+
+
+def _place(config: RunConfig, run: str) -> Path:
+    """The output folder that was named: that of the run's folder, where this is how it was named."""
+    folder = _run_folder(run)
+    return folder.parent if folder is not None else config.output_dir.expanduser().resolve()
 
 
 def _run_folder(run: str) -> Path | None:

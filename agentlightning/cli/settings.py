@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from agentlightning.config import Resolved, resolve
 from agentlightning.errors import ConfigError
+from agentlightning.model_choice import choose_recorded_model, with_model
 from agentlightning.types import Json
 
 KEYS = {
@@ -15,6 +17,8 @@ KEYS = {
     "n_runners": "runner.n_runners",
     "isolation": "runner.isolation",
     "group_size": "algorithm.group_size",
+    "host": "gateway.host",
+    "port": "gateway.port",
 }
 """The setting a flag stands for, where it is not called the same."""
 
@@ -32,6 +36,13 @@ def settings(config: Path | None, sets: Sequence[str] | None, **flags: Json) -> 
         if value is not None:
             _give(values, names, KEYS.get(flag, flag), str(value) if isinstance(value, Path) else value, f"--{flag.replace('_', '-')}")
     return resolve(config, values, os.environ, flag_names=names)
+
+
+def choose(resolved: Resolved) -> tuple[Resolved, str]:
+    """The settings with the model that is meant, for commands that open no run, and what is to be said of it. Raises ConfigError."""
+    config = resolved.config
+    choice = asyncio.run(choose_recorded_model(config.model.path, config.output_dir.expanduser().resolve(), config.record_url))
+    return with_model(resolved, choice.path), choice.said
 
 
 def _give(values: dict[str, Json], names: dict[str, str], key: str, value: Json, flag: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from agentlightning.cli.output import write, write_json
 from agentlightning.config import Resolved
 from agentlightning.errors import ConfigError
+from agentlightning.standing import Asked
 from agentlightning.types import RunStatus
 
 if TYPE_CHECKING:
@@ -18,9 +20,18 @@ INTERRUPTED = 130
 
 
 def train(
-    resolved: Resolved, agent: str, *, tasks: Path | None, val: Path | None, grader: str | None, resume: str | None, json: bool
+    resolved: Resolved,
+    agent: str,
+    *,
+    tasks: Path | None,
+    val: Path | None,
+    grader: str | None,
+    resume: str | None,
+    json: bool,
+    arguments: tuple[str, ...] = (),
 ) -> int:
     trainer = _trainer(resolved, grader, result_only=json)
+    trainer.asked = _asked(resolved, arguments)
     result = trainer.fit(agent, _needed(tasks, "train"), val_dataset=val, resume=True if resume == "latest" else resume or False)
     if json:
         write_json(result.to_json())
@@ -53,6 +64,12 @@ def _trainer(resolved: Resolved, grader: str | None, *, result_only: bool) -> Tr
         grader=load_object(grader) if grader is not None else None,
         progress=make_progress(True, sys.stderr if result_only else None),
     )
+
+
+def _asked(resolved: Resolved, arguments: tuple[str, ...]) -> Asked:
+    """The command as it was given, with the variables that settings came from."""
+    read = {source.removeprefix("environment ") for source in resolved.sources.values() if source.startswith("environment ")}
+    return Asked(arguments, os.getcwd(), {name: os.environ[name] for name in sorted(read) if name in os.environ})
 
 
 def _needed(tasks: Path | None, command: str) -> Path:

@@ -2,5 +2,6 @@
 
 from agentlightning.credit.assign import CreditedRollout, assign
 from agentlightning.credit.chosen import Chosen, together
+from agentlightning.credit.unused import last_reward, unused_rewards
 
-__all__ = ["Chosen", "CreditedRollout", "assign", "together"]
+__all__ = ["Chosen", "CreditedRollout", "assign", "last_reward", "together", "unused_rewards"]

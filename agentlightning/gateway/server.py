@@ -16,8 +16,7 @@ import secrets
 import socket
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +37,7 @@ from agentlightning.gateway.bodies import parse, read_body, readable
 from agentlightning.gateway.calls import OpenCall, Turnstile
 from agentlightning.gateway.connections import Listener
 from agentlightning.gateway.encoding import Encoder
+from agentlightning.gateway.late import Ended
 from agentlightning.gateway.passing import pass_on
 from agentlightning.gateway.session import Notices, Policy, Session
 from agentlightning.gateway.upstream import ROUTES, Outgoing, Upstreams, described
@@ -57,9 +57,6 @@ T = TypeVar("T")
 
 LAST_WORDS = 1.0
 """Seconds after an attempt's end in which what is still being written to its clients may go out."""
-
-REMEMBERED = 10_000
-"""Ended attempts whose keys still answer 410 rather than 401."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +97,7 @@ class Gateway:
         self._upstreams = Upstreams(external, own, config.upstream_timeout)
         self._sessions: dict[bytes, Session] = {}
         self._keys: dict[str, bytes] = {}
-        self._ended: OrderedDict[bytes, tuple[str, AttemptUsage]] = OrderedDict()
+        self.ended = Ended(store)
         self._answering: dict[str, set[asyncio.Transport]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -120,7 +117,7 @@ class Gateway:
         """Binds the port and serves. Raises ConfigError where the address cannot be used."""
         if self._thread is not None:
             raise AgentLightningError("a gateway is started once")
-        listener = _bind(self._config)
+        listener = bind(self._config)
         started: concurrent.futures.Future[str] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._serve, args=(listener, started), name="agl-gateway", daemon=True)
         self._thread.start()
@@ -237,14 +234,11 @@ class Gateway:
     async def _end(self, attempt_id: str) -> AttemptUsage:
         digest = self._keys.pop(attempt_id, None)
         if digest is None:
-            for known, usage in reversed(self._ended.values()):
-                if known == attempt_id:
-                    return usage
+            if (usage := self.ended.usage_of(attempt_id)) is not None:
+                return usage
             raise AgentLightningError(f"attempt {attempt_id} was never opened at this gateway")
         session = self._sessions.pop(digest)
-        self._ended[digest] = (attempt_id, session.usage)
-        if len(self._ended) > REMEMBERED:
-            self._ended.popitem(last=False)
+        self.ended.add(digest, attempt_id, session.usage)
         session.usage.engine.note_end()
         usage = await session.end()
         if answering := self._answering.pop(attempt_id, None):
@@ -254,7 +248,7 @@ class Gateway:
     # ----------------------------------------------------------------- requests
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers one request. What goes wrong is answered in the shape of the wire that the path belongs to."""
-        key, agent, target = _target(request.method, request.raw_path)
+        key, agent, target = self._addressed(request)
         path = target.path
         found = find_wire(path)
         shape = found or wire_of_client(request.raw_path, request.headers)
@@ -267,6 +261,8 @@ class Gateway:
                 raise CallError(
                     404, "the path names no agent: write /a/KEY/agent/NAME/v1/... with the agent's name for NAME", code="unknown_url"
                 )
+            if (late := await self.ended.refusal(_hash(key), found, path, agent)) is not None:
+                raise late
             session = self._session(key)
             answering, transport = self._answering.setdefault(session.attempt.id, set()), request.transport
             if transport is None:
@@ -283,6 +279,9 @@ class Gateway:
         except Exception:  # a defect of ours is answered in the caller's shape too
             logger.exception("a request for %s could not be answered", path)
             return await _send_error(request, shape, CallError(500, "the gateway failed; its log says how", code="internal_error"))
+
+    def _addressed(self, request: web.BaseRequest) -> tuple[str | None, str | None, Target]:
+        return _target(request.method, request.raw_path)
 
     async def _route(
         self, request: web.BaseRequest, session: Session, found: Wire | Unserved | None, target: Target, agent: str | None
@@ -311,11 +310,7 @@ class Gateway:
         digest = _hash(key)
         session = self._sessions.get(digest)
         if session is None:
-            ended = self._ended.get(digest)
-            if ended is None:
-                raise CallError(401, "the key in the base URL's path is not valid", code="invalid_api_key", retry=False)
-            ended[1].late += 1
-            raise CallError(410, "this attempt has ended: its key is no longer valid", code="attempt_ended", retry=False)
+            raise CallError(401, "the key in the base URL's path is not valid", code="invalid_api_key", retry=False)
         if self._draining:
             raise CallError(503, "the gateway is shutting down", code="shutting_down", retry=False)
         return session
@@ -464,7 +459,7 @@ def _collect_rarely() -> tuple[int, int, int]:
     return before
 
 
-def _bind(config: GatewayConfig) -> socket.socket:
+def bind(config: GatewayConfig) -> socket.socket:
     """A bound socket. Raises ConfigError, which names the address and what to do."""
     where = f"gateway.host={config.host!r}, gateway.port={config.port}"
     try:
@@ -526,7 +521,7 @@ _UNNAMED = re.compile(r"/+a/+[^/]+/+agent(/*$|//|/v1(beta)?(/|$)|/chat/completio
 
 
 def _target(method: str, raw_path: str) -> tuple[str | None, str | None, Target]:
-    """The key, the agent's name ("" where it is left out) and what lies below them, without `/v1`, which clients append never, once or twice."""
+    """The key, the agent's name ("" where it is left out) and what lies below them."""
     raw_path, _, query = raw_path.partition("?")
     parts = [part for part in raw_path.split("/") if part]
     if len(parts) < 2 or parts[0] != "a":
@@ -536,10 +531,15 @@ def _target(method: str, raw_path: str) -> tuple[str | None, str | None, Target]
     if rest and rest[0] == "agent":
         agent = "" if _UNNAMED.match(raw_path) else clean(unquote(rest[1])) or ""
         rest = rest[2:] if agent else rest[1:]
+    return key, agent, below(rest, method, query)
+
+
+def below(parts: Sequence[str], method: str, query: str) -> Target:
+    """What is asked for below a base URL, without `/v1`, which clients append never, once or twice."""
     for _ in range(2):
-        if rest and rest[0] in _VERSIONS:
-            rest = rest[1:]
-    return key, agent, Target(method, "/".join(rest), dict(parse_qsl(query)) if query else {})
+        if parts and parts[0] in _VERSIONS:
+            parts = parts[1:]
+    return Target(method, "/".join(parts), dict(parse_qsl(query)) if query else {})
 
 
 def _reward(body: Mapping[str, Json], session: Session) -> Reward:

@@ -77,7 +77,7 @@ class ExternalUsage:
 
 @dataclass(slots=True)
 class AttemptUsage:
-    """What an attempt did at the gateway. ``late`` goes on counting after the attempt has ended: requests that came with its revoked key.
+    """What an attempt did at the gateway. ``late`` and ``late_rewards`` go on counting after the attempt has ended: what came with its revoked key.
 
     ``calls`` are all that reached the gateway, refused ones too; ``repeats`` are requests that got the reply of an earlier call and are no calls.
     ``unserved`` are paths that were asked for in vain, each with what was answered; ``agents`` those that made calls, by name. Calls to external models
@@ -93,6 +93,7 @@ class AttemptUsage:
     sampled_tokens: int = 0
     context_length_errors: int = 0
     late: int = 0
+    late_rewards: int = 0
     unserved: Mapping[str, str] = field(default_factory=dict[str, str])
     user_agents: tuple[str, ...] = ()
     agents: Mapping[str, SeenAgent] = field(default_factory=dict[str, SeenAgent])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentlightning.errors import ConfigError, MissingExtra
+from agentlightning.metrics.state import partial
 from agentlightning.types import Json
 
 # Okabe and Ito's colours, told apart under every common colour blindness; the two series differ in form as well.
@@ -114,3 +115,6 @@ def _draw_validation(axes: Any, points: Sequence[Mapping[str, Json]]) -> None:
         steps, means, yerr=reach, color=VALIDATION, linestyle="--", linewidth=1.2, marker="D", markersize=6,
         capsize=4, zorder=5, label="validation, 95% interval",
     )  # fmt: skip
+    for step, mean, point in zip(steps, means, points, strict=True):
+        if missing := partial(point):
+            axes.annotate(missing, (step, mean), xytext=(6, 6), textcoords="offset points", fontsize=8, color=VALIDATION)

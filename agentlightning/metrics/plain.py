@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
-from agentlightning.metrics.state import RunState, counts, pace_text, score, step_line, summary
+from agentlightning.metrics.state import RunState, counts, pace_text, partial, score, step_line, summary
 from agentlightning.screen import Stream
 from agentlightning.text import one_line, plural, printable, short_path
 from agentlightning.types import Json, Rollout, RunRecord
@@ -57,7 +57,8 @@ class PlainView:
         failed = f", not scored: {counts(evaluation['failed'])}" if evaluation.get("failed") else ""
         training = " before training" if self._state.total_steps else ""
         at = f" after step {evaluation['step']}" if evaluation.get("step") else training
-        self._print(f"validation{at}: {score(evaluation)} on {plural(evaluation.get('scored', 0), 'rollout')}{failed}")
+        on = "" if partial(evaluation) else f" on {plural(evaluation.get('scored', 0), 'rollout')}"
+        self._print(f"validation{at}: {score(evaluation)}{on}{failed}")
 
     def checkpoint_saved(self, path: Path) -> None:
         self._print(f"checkpoint {one_line(short_path(path))}")

@@ -15,8 +15,10 @@ from agentlightning.types import Json, Mode, Rollout, RunRecord
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = "_.-~=+*#"
 TREND_STEPS = 10
-PATHS = ("checkpoint", "best", "curve", "folder")
-"""The lines of a summary that are paths."""
+RESUME = "to go on"
+"""The label of the last line of a summary: how to go on with a run that was stopped."""
+PATHS = ("checkpoint", "best", "curve", "folder", RESUME)
+"""The lines of a summary that are to be copied whole."""
 
 
 @dataclass(slots=True)
@@ -122,10 +124,18 @@ def counts(values: Mapping[str, float], *, skip: str = "") -> str:
 
 
 def score(evaluation: Mapping[str, Json]) -> str:
-    """``0.712 [0.650, 0.768]``."""
+    """``0.712 [0.650, 0.768]``, and of how many where some rollouts have none: ``0.712 [0.650, 0.768] (12 of 16)``."""
     low, high = evaluation.get("low"), evaluation.get("high")
     text = f"{number(evaluation['mean'])}"
-    return text if low is None or high is None or low != low else f"{text} [{number(low)}, {number(high)}]"
+    text = text if low is None or high is None or low != low else f"{text} [{number(low)}, {number(high)}]"
+    missing = partial(evaluation)
+    return f"{text} ({missing})" if missing else text
+
+
+def partial(evaluation: Mapping[str, Json]) -> str:
+    """``12 of 16``, the rollouts that were scored; "" where all were."""
+    scored, failed = evaluation.get("scored"), cast("Mapping[str, int]", evaluation.get("failed") or {})
+    return f"{scored:,} of {scored + sum(failed.values()):,}" if isinstance(scored, int) and any(failed.values()) else ""
 
 
 def failures(outcomes: Mapping[str, int]) -> dict[str, int]:
@@ -193,6 +203,16 @@ def summary(result: Mapping[str, Json]) -> list[tuple[str, str]]:
             lines.append(("external", f"{describe_external(ledger['external'])}; recorded, never trained"))
         if ledger.get("malformed"):
             lines.append(("malformed", f"{plural(ledger['malformed'], 'tool call')}: given to the agent as text"))
+        if ledger.get("cut"):
+            lines.append(("cut", f"{plural(ledger['cut'], 'sample')} by max_tokens"))
+        if ledger.get("late"):
+            lines.append(
+                ("late", f"{plural(ledger['late'], 'call')} after the attempt had ended, refused: the agent leaves something running")
+            )
+        if ledger.get("unused"):
+            lines.append(
+                ("unused", f"{plural(sum(ledger['unused'].values()), 'emitted reward')} changed no weight: {counts(ledger['unused'])}")
+            )
         if ledger["trained"]:
             lines.append(("parity", f"max |delta logprob| {small(ledger.get('parity_max'))} between sampler and trainer"))
     if seconds:
@@ -200,4 +220,6 @@ def summary(result: Mapping[str, Json]) -> list[tuple[str, str]]:
     for key, label in (("checkpoint", "checkpoint"), ("best_checkpoint", "best"), ("curve", "curve"), ("folder", "folder")):
         if result.get(key):
             lines.append((label, short_path(result[key])))
+    if result.get("resume"):
+        lines.append((RESUME, str(result["resume"])))
     return lines

@@ -20,7 +20,8 @@ from agentlightning.runners.job import ENDPOINT_VARIABLES, IN_AGENT, Job
 from agentlightning.runners.process import Launcher, Zygote, end
 from agentlightning.runners.proxies import bypass, proxies_in
 from agentlightning.runners.report import OutputLog
-from agentlightning.runners.scan import ClientFound, FixedSetting, find_clients, fixed_settings
+from agentlightning.runners.scan import ClientFound, find_clients
+from agentlightning.runners.source import CodePlace, caches, fixed_settings
 from agentlightning.types import Json, Mode
 
 Isolation = Literal["thread", "process"]
@@ -37,7 +38,7 @@ class AgentProbe:
     """What is known of an agent before it runs: its ``modes`` and ``parameters``, and what may lead its calls past the endpoint.
 
     That is: parameters it never reads (``unused``), ``clients`` made at import, ``settings`` in its text
-    (a hard-coded base URL), and ``proxies``. ``trained_agents`` is what a `LitAgent` sets. ``modules`` are libraries worth loading once for all attempts, ``tainted`` those that must not be.
+    (a hard-coded base URL), ``caches`` that may answer instead of a call, and ``proxies``. ``trained_agents`` is what a `LitAgent` sets. ``modules`` are libraries worth loading once for all attempts, ``tainted`` those that must not be.
     """
 
     name: str
@@ -47,7 +48,8 @@ class AgentProbe:
     unused: frozenset[str]
     needs_template: bool
     clients: tuple[ClientFound, ...] = ()
-    settings: tuple[FixedSetting, ...] = ()
+    settings: tuple[CodePlace, ...] = ()
+    caches: tuple[CodePlace, ...] = ()
     proxies: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     tainted: tuple[str, ...] = ()
@@ -105,6 +107,7 @@ async def check_agent(
         needs_template=agent.needs_template,
         clients=tuple(find_clients(modules)),
         settings=tuple(fixed_settings(modules)),
+        caches=tuple(caches(modules)),
         proxies=tuple(proxies_in(os.environ)),
         trained_agents=agent.trained_agents,
     )
@@ -150,7 +153,8 @@ async def _probe(name: str, source: AgentSource, env: Mapping[str, str], keys: C
         unused=frozenset(found["unused"]),
         needs_template=found["needs_template"],
         clients=tuple(ClientFound(**client) for client in found["clients"]),
-        settings=tuple(FixedSetting(**setting) for setting in found["settings"]),
+        settings=tuple(CodePlace(**setting) for setting in found["settings"]),
+        caches=tuple(CodePlace(**cache) for cache in found["caches"]),
         proxies=tuple(found["proxies"]),
         modules=tuple(found["modules"]),
         tainted=tuple(found["tainted"]),

@@ -12,6 +12,8 @@ import io
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -19,11 +21,12 @@ from typing import Any
 from agentlightning.agent import make_agent
 from agentlightning.errors import ConfigError
 from agentlightning.loading import AgentSource, import_source, user_traceback
-from agentlightning.runners.job import Job, Mark, Ran, execute, failure_of, ran_to_json, seed_everything, settle_environment
+from agentlightning.runners.job import LEFTOVERS, Job, Mark, Ran, execute, failure_of, ran_to_json, seed_everything, settle_environment
 from agentlightning.runners.proxies import proxies_in
-from agentlightning.runners.scan import EnvironmentReads, find_clients, fixed_settings, heavy_modules, user_modules
+from agentlightning.runners.scan import EnvironmentReads, find_clients, heavy_modules, user_modules
+from agentlightning.runners.source import caches, fixed_settings
 from agentlightning.runners.wire import frame, write_all
-from agentlightning.types import Failure, Json, Reason
+from agentlightning.types import Failure, Json, Mode, Reason
 
 
 def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
@@ -54,6 +57,8 @@ def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
         return
     job = Job.from_json(order["job"])
     run(source, order["name"], job, lambda ran: send(ran_to_json(ran)), lambda name: write_all(result_fd, frame({"told": name})))
+    if job.mode is Mode.DEV:
+        _let_threads_end(LEFTOVERS)
     try:
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue]  # os._exit follows, so that leftover threads hold nothing up
     except BaseException:  # noqa: BLE001  # the result stands; what a user's exit function raised has been printed
@@ -66,6 +71,14 @@ def _flush(*streams: Any) -> None:
     for stream in streams:
         with suppress(Exception):  # whatever such an object does, what can still be written is
             stream.flush()
+
+
+def _let_threads_end(seconds: float) -> None:
+    """Gives threads that the agent left behind some time: the calls that they make come too late, and so are seen. Else they end with the process."""
+    until = time.monotonic() + seconds
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 def run(source: AgentSource, name: str, job: Job, deliver: Callable[[Ran], None], mark: Mark) -> None:
@@ -105,6 +118,7 @@ def probe(source: AgentSource) -> dict[str, Json]:
         "trained_agents": agent.trained_agents,
         "clients": [client.to_json() for client in find_clients(modules)],
         "settings": [setting.to_json() for setting in fixed_settings(modules)],
+        "caches": [cache.to_json() for cache in caches(modules)],
         "proxies": proxies_in(os.environ),
         "modules": heavy,
         "tainted": tainted,

@@ -30,6 +30,9 @@ from agentlightning.types import Attempt, Failure, Json, Mode, Reason, Rollout
 IN_AGENT = "AGENTLIGHTNING_IN_AGENT"
 """Set in every process that imports or runs user code for a run, so that a script without a __main__ guard does not start a second one."""
 
+LEFTOVERS = 1.0
+"""Seconds that tasks and threads, which an agent left behind, get under ``dev`` after its result, so that the calls they make are seen to be late."""
+
 Mark = Callable[[str], None]
 """Is told the name of an agent that an attempt marks as trainable."""
 
@@ -240,9 +243,17 @@ def execute(
     deliver(ran)
     if runner is not None:
         try:
+            if job.mode is Mode.DEV:
+                runner.run(_let_tasks_end())
             runner.close()
         except BaseException:  # noqa: BLE001  # the result stands; what the agent's leftovers raise belongs in its log
             traceback.print_exc()
+
+
+async def _let_tasks_end() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    if left:
+        await asyncio.wait(left, timeout=LEFTOVERS)
 
 
 class _Marks:

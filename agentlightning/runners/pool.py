@@ -49,6 +49,7 @@ class Isolation(Protocol):
     def abandoned(self) -> int: ...
     async def start(self) -> None: ...
     async def run(self, job: Job, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event) -> Ran | None: ...
+    async def settle(self) -> None: ...
     async def close(self) -> None: ...
 
 
@@ -163,6 +164,11 @@ class RunnerPool:
     def holds(self, rollout_ids: Collection[str]) -> bool:
         """Whether any of the rollouts is being run right now."""
         return any(held.rollout_id in rollout_ids for held in self._held.values())
+
+    async def settle(self) -> None:
+        """Waits a little for what ended attempts have left running: what it still calls has come then."""
+        if self._isolation is not None:
+            await self._isolation.settle()
 
     @property
     def abandoned(self) -> int:

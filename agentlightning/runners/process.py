@@ -86,6 +86,10 @@ class ProcessIsolation:
         await asyncio.gather(*self._lingering, return_exceptions=True)
         await self.launcher.close()
 
+    async def settle(self) -> None:
+        """Until the processes of ended attempts have ended too."""
+        await asyncio.gather(*self._lingering, return_exceptions=True)
+
     async def run(self, job: Job, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event) -> Ran | None:
         """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended. ``mark`` is called on this loop."""
         order = {

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentlightning.credit.unused import last_reward
 from agentlightning.runners.job import Ran, Returned
 from agentlightning.text import plural
 from agentlightning.types import Attempt, AttemptResult, Failure, Json, Mode, Reason, Reward, Rollout, ScorableReason, Status
@@ -101,7 +102,7 @@ def _decide(
         return graded
     if graded is not None:
         return graded, "grader"
-    last = _last_reward(emitted)
+    last = last_reward(emitted)
     if last is not None:
         return last.value, "emit"
     if ran.not_number:
@@ -160,13 +161,6 @@ def _endpoint_failure(rollout: Rollout, usage: AttemptUsage) -> Failure | None:
 def _incomplete(usage: AttemptUsage, traceback: str = "") -> Failure:
     message = f"{usage.incomplete} of its {usage.calls} calls could not be recorded whole: {usage.last_error}"
     return Failure(Reason.INCOMPLETE, message, traceback)
-
-
-def _last_reward(emitted: Sequence[Reward]) -> Reward | None:
-    """The last ``reward`` for the whole rollout; where there is none, the last one for a part of it."""
-    named = [reward for reward in emitted if reward.name == "reward"]
-    whole = [reward for reward in named if reward.call_id is None and reward.agent is None]
-    return (whole or named or [None])[-1]
 
 
 class OutputLog:

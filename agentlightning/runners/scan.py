@@ -5,13 +5,9 @@ This is what lets the dev report name the cause when no call reaches the endpoin
 
 from __future__ import annotations
 
-import ast
-import inspect
 import os
 import sys
-import textwrap
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -19,6 +15,7 @@ from typing import Any, cast
 
 from agentlightning.loading import AgentSource, is_library
 from agentlightning.runners.job import ENDPOINT_VARIABLES
+from agentlightning.runners.source import Source, origin_of
 from agentlightning.types import Json
 
 
@@ -26,24 +23,15 @@ from agentlightning.types import Json
 class ClientFound:
     """A client object that a module made when it was imported: its name there, its class, and the base URL it was made with.
 
-    ``origin`` is where that URL stands, where it is not in the module itself: a line of a ``.env`` file, or a variable.
+    ``place`` is the line that makes it (``file.py:12``), ``origin`` where that URL stands, where it is not in the module itself: a line of a ``.env`` file, or a
+    variable.
     """
 
     name: str
     kind: str
     base_url: str
+    place: str = ""
     origin: str = ""
-
-    def to_json(self) -> dict[str, Json]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class FixedSetting:
-    """Something in the user's text that leads calls to a fixed place: ``what`` it says, at ``place`` (``file.py:12``)."""
-
-    place: str
-    what: str
 
     def to_json(self) -> dict[str, Json]:
         return asdict(self)
@@ -108,80 +96,20 @@ def _is_users(module: ModuleType, source: AgentSource) -> bool:
 
 
 def find_clients(modules: Iterable[ModuleType]) -> list[ClientFound]:
-    """Objects with a base URL that modules hold at their top level."""
+    """Objects with a base URL that modules hold at their top level. One that the text gives another base URL before it is used is none."""
     found: list[ClientFound] = []
     for module in modules:
+        texts = Source.all_of(module)
+        rebased = {name for text in texts for name in text.rebased}
         for name, value in list(vars(module).items()):
             url = _base_url(value)
-            if url is not None and not name.startswith("__"):
-                kind = f"{type(value).__module__.split('.')[0]}.{type(value).__qualname__}"
-                found.append(ClientFound(name, kind, url, _origin(url, module)))
+            if url is None or name.startswith("__") or name in rebased:
+                continue
+            kind = f"{type(value).__module__.split('.')[0]}.{type(value).__qualname__}"
+            place = next((place for text in texts if (place := text.place_of(name))), "")
+            folder = texts[0].folder if texts else Path.cwd()
+            found.append(ClientFound(name, kind, url, place, origin_of(folder, value=url)))
     return list(dict.fromkeys(found))
-
-
-def _origin(url: str, module: ModuleType) -> str:
-    """Where a module may have its URL from: ``.env:3 (LLM_URL)``, as programs read such files in many ways, or ``the variable LLM_URL``."""
-    wanted = url.rstrip("/")
-    for folder in dict.fromkeys((Path(str(module.__file__)).parent, Path.cwd())):
-        for file in sorted(folder.glob(".env*")):
-            try:
-                lines = file.read_text("utf-8", "replace").splitlines()
-            except OSError:  # a folder of that name, or not for us to read
-                continue
-            for number, line in enumerate(lines, 1):
-                name, _, value = line.removeprefix("export ").partition("=")
-                if value.split("#")[0].strip().strip("'\"").rstrip("/") == wanted:
-                    return f"{file.name}:{number} ({name.strip()})"
-    for name, value in os.environ.items():
-        if value.rstrip("/") == wanted and name not in ENDPOINT_VARIABLES:
-            return f"the variable {name}"
-    return ""
-
-
-_URL_ARGUMENTS = ("base_url", "api_base", "openai_api_base", "anthropic_api_url", "endpoint", "host")
-
-
-def fixed_settings(modules: Iterable[ModuleType]) -> list[FixedSetting]:
-    """Places in the text of modules that lead calls somewhere fixed: a URL given as a client's argument, or an endpoint variable that is set."""
-    found: list[FixedSetting] = []
-    for module in modules:
-        for place, first_line, text in _texts(module):
-            try:
-                tree = ast.parse(text)
-            except (SyntaxError, ValueError):  # no source to look at, so nothing is found in it
-                continue
-            for node in ast.walk(tree):
-                what = _fixed(node)
-                if what is not None:
-                    found.append(FixedSetting(f"{place}:{getattr(node, 'lineno', 0) + first_line}", what))
-    return found
-
-
-def _texts(module: ModuleType) -> Iterator[tuple[str, int, bytes | str]]:
-    """A module's source: its file's name, 0 and the text; of one without a file (a notebook, a prompt) each function's name, the lines before it and its text."""
-    file = getattr(module, "__file__", None)
-    if isinstance(file, str):
-        with suppress(OSError):
-            yield Path(file).name, 0, Path(file).read_bytes()
-        return
-    for value in list(vars(module).values()):
-        if inspect.isfunction(value) and value.__module__ == module.__name__:
-            with suppress(OSError, TypeError):
-                lines, first = inspect.getsourcelines(value)
-                yield value.__qualname__, first - 1, textwrap.dedent("".join(lines))
-
-
-def _fixed(node: ast.AST) -> str | None:
-    if isinstance(node, ast.keyword) and node.arg in _URL_ARGUMENTS and isinstance(node.value, ast.Constant):
-        return f"{node.arg}={node.value.value!r}" if str(node.value.value).startswith(("http://", "https://")) else None
-    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
-        target = node.targets[0]
-        if isinstance(target.slice, ast.Constant) and target.slice.value in ENDPOINT_VARIABLES and "environ" in ast.unparse(target.value):
-            return ast.unparse(target)
-    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("load_dotenv"):
-        overrides = any(keyword.arg == "override" and ast.unparse(keyword.value) == "True" for keyword in node.keywords)
-        return "load_dotenv(override=True)" if overrides else None
-    return None
 
 
 def _base_url(value: object) -> str | None:

@@ -15,12 +15,13 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from agentlightning.agent import Agent
 from agentlightning.rewards import current_endpoint
-from agentlightning.runners.job import Job, Mark, Ran, execute
+from agentlightning.runners.job import LEFTOVERS, Job, Mark, Ran, execute
 from agentlightning.runners.proxies import bypass
 from agentlightning.runners.report import OutputLog
 from agentlightning.types import Failure, Reason
@@ -30,6 +31,10 @@ T = TypeVar("T")
 _log: ContextVar[OutputLog | None] = ContextVar("agentlightning_log", default=None)
 
 
+_OURS = ("store-", "asyncio_", "agl-", "ThreadPoolExecutor")
+"""Names of threads that a run starts for itself, and of pools, which idle."""
+
+
 class ThreadIsolation:
     """Runs attempts of one agent in threads, which call ``url``. ``abandoned`` counts threads of ended attempts that still run."""
 
@@ -37,6 +42,7 @@ class ThreadIsolation:
         self._agent = agent
         self._url = url
         self._left: list[threading.Thread] = []
+        self._before: set[threading.Thread] = set()
 
     @property
     def abandoned(self) -> int:
@@ -44,8 +50,16 @@ class ThreadIsolation:
         return len(self._left)
 
     async def start(self) -> None:
+        self._before = set(threading.enumerate())
         redirect.enter()
         bypass.enter(self._url)
+
+    async def settle(self) -> None:
+        """Until threads that attempts left behind have ended, or had ``LEFTOVERS`` seconds for it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEFTOVERS):
+                while any(thread not in self._before and not thread.name.startswith(_OURS) for thread in threading.enumerate()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
 
     async def close(self) -> None:
         bypass.leave(self._url)

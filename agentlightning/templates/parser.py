@@ -190,11 +190,13 @@ class ReplyParser:
         self._stops = _Stops(stop)
         self._reader = reader
         self._ids = array("i")
+        self._cut = 0
 
     @property
     def malformed(self) -> int:
-        """How often something in what was fed began like a tool call (or a channel) and was none. It is text of the message."""
-        return self._reader.malformed
+        """How often something in what was fed began like a tool call (or a channel) and was none. It is text of the message. What only ends because the
+        sample was cut is none of them."""
+        return self._reader.malformed - self._cut
 
     @property
     def thought_tokens(self) -> int:
@@ -211,7 +213,11 @@ class ReplyParser:
     def finish(self, finish: FinishReason, stop_string: str | None = None) -> ParsedDelta:
         """The rest. What ended the sample is seen from its last token and ``stop_string``."""
         text = self._stops.feed(self._text.finish())
-        return joined(self._reader.feed(text + self._stops.finish(stop_string)), self._reader.finish())
+        rest = self._reader.feed(text + self._stops.finish(stop_string))
+        malformed = self._reader.malformed
+        rest = joined(rest, self._reader.finish())
+        self._cut = self._reader.malformed - malformed if finish is FinishReason.LENGTH else 0
+        return rest
 
 
 def joined(first: ParsedDelta, last: ParsedDelta) -> ParsedDelta:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -135,10 +138,75 @@ def test_ctrl_c_once_saves_and_ends_with_the_summary_and_resume_goes_on(place: P
     assert "stopped: interrupted" in out and "checkpoint:" in out
     (folder,) = [path for path in (place / "runs").iterdir() if path.is_dir()]
     steps = json.loads((folder / "result.json").read_text())["steps"]
+    how = f"agl {shlex.join([*command[3:], '--steps', '1000', '--resume', folder.name])}"
+    assert out.splitlines()[-1].split(maxsplit=3)[:3] == ["to", "go", "on:"] and out.splitlines()[-1].endswith(f" {how}")
+    assert json.loads(invoke("runs", "--json").stdout)[0]["resume"] == how
     done = invoke(*command[3:], "--steps", str(steps + 1), "--resume")
     assert f"step {steps + 1}/{steps + 1}" in done.stdout
     written = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert written == list(range(1, steps + 2))
+
+
+def killed(place: Path, *arguments: str, env: dict[str, str] | None = None) -> Path:
+    """The folder of a run that was killed after its second step."""
+    program = [sys.executable, "-c", "from agentlightning.cli import main; main()", "train", "agent.py:agent", *arguments, *QUICK]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(env or {})}
+    process = subprocess.Popen(
+        [*program, "--set", "checkpoint.save_every=1"], cwd=place, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step 2/"):
+            break
+    listed = json.loads(invoke("runs", "--json").stdout)[0]
+    assert listed["status"] == "running" and listed["resume"] is None, "it lives"
+    process.kill()
+    process.wait()
+    return Path(listed["folder"])
+
+
+def test_a_run_whose_process_was_killed_is_dead_with_the_command_that_goes_on(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "my tasks.jsonl").write_text((place / "tasks.jsonl").read_text())
+    folder = killed(
+        place, "--model", "model", "--tasks", "my tasks.jsonl", "--group-size", "2", "--steps", "1000", env={"AGL_LEARNER__LR": "1e-3"}
+    )
+    (listed,) = json.loads(invoke("runs", "--json").stdout)
+    assert listed["status"] == "dead"
+    assert listed["resume"].startswith("AGL_LEARNER__LR=1e-3 agl train agent.py:agent --model model --tasks 'my tasks.jsonl' ")
+    assert f"{folder.name} is dead; to go on:  {listed['resume']}" in invoke("runs").stdout
+    shown = invoke("show", "latest").stdout
+    assert "dead, began" in shown and listed["resume"] in shown
+    monkeypatch.setenv("AGL_LEARNER__LR", "1e-3")
+    words = shlex.split(listed["resume"])[2:]
+    done = invoke(*[word if word != "1000" else "4" for word in words])
+    assert "step 4/4" in done.stdout
+    (listed,) = json.loads(invoke("runs", "--json").stdout)
+    assert (listed["status"], listed["resume"]) == ("finished", None)
+
+
+def test_a_dead_run_whose_folder_was_moved_goes_on_where_it_lies(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = killed(place, "--model", "model", "--tasks", "tasks.jsonl", "--group-size", "2", "--steps", "3")
+    (place / "runs").rename(place / "moved")
+    (listed,) = json.loads(invoke("runs", "--output-dir", "moved", "--json").stdout)
+    assert listed["status"] == "dead" and f"--output-dir {place / 'moved'}" in listed["resume"]
+    assert json.loads(invoke("show", str(place / "moved" / folder.name), "--json").stdout)["resume"] == listed["resume"]
+    (elsewhere := place / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    command = json.loads(invoke("runs", "--output-dir", str(place / "moved"), "--json").stdout)[0]["resume"]
+    assert command.startswith(f"cd {place} && agl train ")
+    monkeypatch.chdir(place)
+    resumed = invoke(*shlex.split(command.partition(" && ")[2])[1:]).stdout
+    assert "resuming after step" in resumed, "its checkpoints were found"
+    assert (place / "moved" / folder.name / "result.json").is_file() and not folder.exists()
+
+
+def test_a_dead_run_whose_folder_is_gone_says_so_and_begins_from_its_record(place: Path) -> None:
+    folder = killed(place, "--model", "model", "--tasks", "tasks.jsonl", "--group-size", "2", "--steps", "3")
+    shutil.rmtree(folder)
+    shown = invoke("show", "latest").stdout
+    assert "dead, began" in shown and "gone (moved or removed), and the run's checkpoints with it" in shown
+    resumed = invoke(*shlex.split(json.loads(invoke("runs", "--json").stdout)[0]["resume"])[1:]).stdout
+    assert "resuming from the start" in resumed and "step 3/3" in resumed
 
 
 @pytest.mark.parametrize(
@@ -188,7 +256,7 @@ def test_a_chat_streams_replies_forgets_on_reset_and_ends_on_quit(letters_model:
 def test_a_chat_says_when_the_conversation_no_longer_fits(letters_model: Path) -> None:
     ran = invoke("chat", "--model", str(letters_model), "--max-tokens", "2", stdin=f"{'a' * 3000}\na\n")
     assert "/reset begins anew" in ran.stdout
-    assert len(ran.stdout.splitlines()) == 3, "the refused turn left no trace; the next one was answered"
+    assert ran.stdout.count("begins anew") == 1, "the refused turn left no trace; the next one was answered"
 
 
 def endless(folder: Path) -> Path:
@@ -221,25 +289,48 @@ def test_ctrl_c_stops_a_reply_and_the_conversation_goes_on(tmp_path: Path) -> No
     process.stdin.flush()
     process.stdout.read(20)  # it is being sampled
     process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
-    out, err = process.communicate(b"/quit\n", timeout=60)
+    seen = b""
+    while b"[stopped]" not in seen and (byte := process.stdout.read(1)):
+        seen += byte
+    _, err = process.communicate(b"/quit\n", timeout=60)
     assert process.returncode == 0, err.decode()
-    assert b"[stopped]" in out
+    assert b"[stopped]" in seen
+
+
+def until(process: subprocess.Popen[bytes], happened: Callable[[], bool]) -> None:
+    """Waits for something that the process does, however long this machine takes for it; not for a process that has ended."""
+    while not happened():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+def asleep(place: Path) -> int:
+    """How many rollouts of the slow agent have come to their sleep."""
+    return len(list(place.glob("asleep-*")))
+
+
+def outcomes(mode: str) -> dict[str, int]:
+    """Rollouts of the latest run by outcome, as the record has them."""
+    if not Path("runs/record.db").is_file():
+        return {}
+    shown = CliRunner().invoke(app, ["show", "latest", "--json"])
+    return json.loads(shown.stdout)["rollouts"].get(mode, {}) if shown.exit_code == 0 else {}
 
 
 @pytest.mark.parametrize("command", ["dev", "eval"])
 def test_ctrl_c_ends_a_short_command_in_one_line(place: Path, command: str) -> None:
     """Nothing was lost that could be told: dev reports what had ended, and both say that they were interrupted."""
-    slow = "import time\n" + AGENTS + "\ndef slow(task, llm):\n    if task == first:\n        return agent(task, llm)\n    time.sleep(60)\n"
+    slow = (
+        "import time\n" + AGENTS + "\ndef slow(task, llm):\n    if task == first:\n        return agent(task, llm)\n"
+        "    open('asleep-' + task['letter'], 'w').close()\n    time.sleep(600)\n"
+    )
     (place / "slow.py").write_text(slow + f"first = {letter_tasks(4)[0]!r}\n")
     arguments = [command, "slow.py:slow", "--model", "model", "--tasks", "tasks.jsonl", *QUICK, "--set", "runner.n_runners=4"]
     program = [sys.executable, "-c", "from agentlightning.cli import main; main()", *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(program, cwd=place, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while not list((place / "runs").glob("*/config.json")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    time.sleep(4)
+    rollouts = 3 if command == "dev" else 4
+    until(process, lambda: asleep(place) == rollouts - 1 and outcomes("dev" if command == "dev" else "val").get("succeeded") == 1)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err.decode()

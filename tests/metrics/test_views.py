@@ -91,12 +91,12 @@ def test_without_a_terminal_each_step_is_one_plain_line() -> None:
     shown = out.getvalue().splitlines()
     assert out.getvalue().isascii()
     assert shown[0].startswith("run calculator (calc-1), 2 steps, in ")
-    assert shown[1] == "validation before training: 0.200 [0.150, 0.260] on 200 rollouts, not scored: 2 failed: timeout"
+    assert shown[1] == "validation before training: 0.200 [0.150, 0.260] (200 of 202), not scored: 2 failed: timeout"
     assert shown[2] == "step 1/2  reward 0.500  412 tok/s  4.5 s  4 not succeeded (3 timeout, 1 cancelled)  parity 3.2e-06"
     assert shown[4] == "a [bold]warning[/bold] that keeps its brackets"
     assert shown[6:] == [
         "run:        stopped: interrupted, 2 steps in 1:31",
-        "validation: 0.200 [0.150, 0.260] before, 0.950 after",
+        "validation: 0.200 [0.150, 0.260] (200 of 202) before, 0.950 (200 of 202) after",
         "reward:     0.100 in the first step, 0.900 in the last",
         "rollouts:   60 succeeded",
         "tokens:     18,234 sampled = 17,000 trained + 1,234 masked (1,200 degenerate_group, 34 forced)",
@@ -185,7 +185,7 @@ def test_the_live_panel_shows_what_a_user_asks_for() -> None:
     console.print(render(a_state(), 152.0, 100))
     shown = text_of(console)
     for wanted in (
-        "calculator - step 12/40", "sampling", "2.0 s", "47/64", "0.550", sparkline(range(11), 11), "+0.050 a step", "0.200 [0.150, 0.260] before training",
+        "calculator - step 12/40", "sampling", "2.0 s", "47/64", "0.550", sparkline(range(11), 11), "+0.050 a step", "0.200 [0.150, 0.260] (200 of 202) before training",
         "46 succeeded, 1 timeout", "412 tokens/s sampled", "52 s, about 2:12 left", "3.2e-06", "runs/calc-1/checkpoints/10",
     ):  # fmt: skip
         assert wanted in shown, wanted

@@ -16,6 +16,8 @@ from agentlightning.gateway.usage import EngineUse, SeenAgent
 from agentlightning.runners import AttemptReport, check_agent
 from agentlightning.runners.check import AgentProbe
 from agentlightning.runners.report import SLOW_ENGINE
+from agentlightning.runners.scan import ClientFound
+from agentlightning.runners.source import CodePlace
 from agentlightning.types import (
     Attempt,
     AttemptResult,
@@ -93,7 +95,7 @@ def test_malformed_tool_calls_are_counted_beside_those_that_could_be_read():
     [finding] = find([item], calls_of((item, [broken, whole])), PROBE)
     assert (finding.level, finding.title) == ("warns", "Tool calls were malformed")
     assert finding.cause.startswith("2 of 3 tool calls") and "model.tool_format" in finding.remedy
-    traces = [SimpleNamespace(attempts=[SimpleNamespace(attempt=item.attempt, calls=[broken])])]
+    traces = [SimpleNamespace(attempts=[SimpleNamespace(rewards=(), attempt=item.attempt, calls=[broken])])]
     shown = str(dev_report([item], traces, as_agent(agents.plain), RunConfig()))
     assert "call 0  chat gpt-4o  10 -> 3 tokens, stop, root, 2 malformed tool calls" in shown
 
@@ -264,7 +266,10 @@ def test_samples_that_are_all_cut_are_a_warning():
     item = report()
     (finding,) = find([item], calls_of((item, [call(finish=FinishReason.LENGTH)])))
     assert finding.level == "warns" and "max_tokens (16)" in finding.cause
-    assert find([item], calls_of((item, [call(finish=FinishReason.LENGTH), call(1, "continued")]))) == []
+    (finding,) = find([item], calls_of((item, [call(finish=FinishReason.LENGTH), call(1, "continued")])))
+    assert (finding.level, finding.title) == ("notes", "Some samples were cut by their length") and finding.cause.startswith(
+        "1 of 2 samples"
+    )
 
 
 def test_sampling_that_was_overruled_is_a_note():
@@ -275,6 +280,61 @@ def test_sampling_that_was_overruled_is_a_note():
 
 def test_late_calls_are_a_warning():
     assert titles(find([report(late=3)], {}), "warns") == ["Calls came too late"]
+
+
+def test_the_same_task_without_a_second_call_is_a_cache_and_not_a_client_that_is_lost():
+    first, again = report(1), report(2, calls=0)
+    probe = replace(PROBE, caches=(CodePlace("agent.py:4", "@lru_cache"),))
+    repeats = {again.rollout.id: first.rollout.id}
+    (finding,) = find([first, again], calls_of((first, [call()])), probe, repeats=repeats)
+    assert (finding.level, finding.title, finding.rollouts) == ("blocks", "The same task makes no second call", (again.rollout.id,))
+    assert (
+        finding.cause.startswith(f"{again.rollout.id}, the task of {first.rollout.id} once more,")
+        and "agent.py:4 says @lru_cache" in finding.cause
+    )
+    (finding,) = find([first, again], calls_of((first, [call()])), PROBE, repeats=repeats)
+    assert "none was seen in the agent's code" in finding.cause
+    assert find([first, report(2)], calls_of((first, [call()])), probe, repeats=repeats) == [], "it called again: no cache"
+    failed = report(2, calls=0, failure=Failure(Reason.AGENT_ERROR, "boom"))
+    assert "The same task makes no second call" not in titles(find([first, failed], {}, probe, repeats=repeats))
+    text = str(dev_report([first, again], [], as_agent(agents.plain), RunConfig(), probe=probe, repeats=repeats))
+    assert f"{again.rollout.id} (the task of {first.rollout.id} once more): succeeded" in text
+
+
+def test_a_second_client_with_an_address_of_its_own_is_named_beside_recorded_calls():
+    item = report()
+    probe = replace(
+        PROBE,
+        settings=(CodePlace("agent.py:3", "base_url=os.environ['JUDGE'], which is 'https://judge.example/v1'", ".env:2 (JUDGE)"),),
+        clients=(
+            ClientFound("other", "openai.OpenAI", "https://api.example/v1/", "agent.py:9"),
+            ClientFound("same", "x.C", "https://judge", "agent.py:3"),
+        ),
+    )
+    findings = find([item], calls_of((item, [call()])), probe)
+    assert [(finding.level, finding.title) for finding in findings] == [("warns", "Some calls may go past the endpoint")] * 2
+    assert findings[0].cause.endswith("which stands in .env:2 (JUDGE)") and "(agent.py:9)" in findings[1].cause
+
+
+def emitted(item, value=1.0, **more):
+    return Reward(item.rollout.id, item.attempt.id, value, **more)
+
+
+def test_emitted_rewards_that_change_no_weight_are_named_with_why():
+    item = report(late_rewards=1)
+    final = emitted(item, source="return")
+    rewards = {item.attempt.id: [emitted(item), emitted(item, call_id="c0"), emitted(item, name="format"), final]}
+    (finding,) = find([item], calls_of((item, [call()])), rewards=rewards)
+    assert (finding.level, finding.title) == ("warns", "Emitted rewards change no weight") and finding.cause.startswith("4 rewards (")
+    for said in (
+        "1: the number that the agent returned is final",
+        "1: it names a call",
+        "1: only those named `reward` count",
+        "1: it came after",
+    ):
+        assert said in finding.cause
+    used = report()
+    assert find([used], calls_of((used, [call()])), rewards={used.attempt.id: [emitted(used)]}) == [], "the only one is the reward"
 
 
 def test_what_blocks_comes_first():
@@ -288,9 +348,15 @@ def test_what_blocks_comes_first():
 def whole_report():
     good, bad = report(1), report(2, failure=Failure(Reason.AGENT_ERROR, "KeyError: 'x' (a.py:3)", "Traceback\nKeyError: 'x'"))
     traces = [
-        SimpleNamespace(attempts=[SimpleNamespace(attempt=good.attempt, calls=(call(), call(1, "continued", content="x" * 200)))]),
         SimpleNamespace(
-            attempts=[SimpleNamespace(attempt=bad.attempt, calls=(replace(call(), status=CallStatus.REFUSED, samples=(), error="no"),))]
+            attempts=[SimpleNamespace(rewards=(), attempt=good.attempt, calls=(call(), call(1, "continued", content="x" * 200)))]
+        ),
+        SimpleNamespace(
+            attempts=[
+                SimpleNamespace(
+                    rewards=(), attempt=bad.attempt, calls=(replace(call(), status=CallStatus.REFUSED, samples=(), error="no"),)
+                )
+            ]
         ),
     ]
     return dev_report([good, bad], traces, as_agent(agents.plain), RunConfig(), probe=PROBE)
@@ -336,7 +402,7 @@ def test_the_agents_of_a_program_are_listed_with_how_they_are_known() -> None:
     first = report(agents={"planner": seen("path"), "agent-0a1b2c": seen("learned", "You check\nplans.", ("search",))})
     second = report(2, agents={"planner": seen("path")})
     calls = (call(agent="planner"), call(1, "new", agent="agent-0a1b2c"), call(2, "new", agent="planner"))
-    traces = [SimpleNamespace(attempts=[SimpleNamespace(attempt=item.attempt, calls=calls)]) for item in (first, second)]
+    traces = [SimpleNamespace(attempts=[SimpleNamespace(rewards=(), attempt=item.attempt, calls=calls)]) for item in (first, second)]
     whole = dev_report(
         [first, second], traces, as_agent(agents.plain), RunConfig(),
         template={"chosen": {"name": "hermes", "sure": False, "why": "x"}, "made_fit": ["replies in a row have an empty turn"]},
@@ -377,7 +443,7 @@ def test_the_report_says_of_each_agent_whether_it_would_be_trained() -> None:
     agents_met = {name: seen("path") for name in ("planner", "critic", "writer")}
     first, second = marking(report(agents=agents_met), "critic"), report(2, 0.0, agents=agents_met)
     made = (call(agent="planner"), call(1, "new", agent="critic"), call(2, "new", agent="writer"))
-    traces = [SimpleNamespace(attempts=[SimpleNamespace(attempt=item.attempt, calls=made)]) for item in (first, second)]
+    traces = [SimpleNamespace(attempts=[SimpleNamespace(rewards=(), attempt=item.attempt, calls=made)]) for item in (first, second)]
 
     def said(**config) -> str:
         return str(dev_report([first, second], traces, as_agent(agents.plain), RunConfig(**config)))

@@ -163,6 +163,18 @@ def test_malformed_output_is_text_and_is_flagged(name: str, text: str, shown: st
     assert parser.malformed == 1
 
 
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, text, _ in DOCUMENTED])
+def test_a_call_that_the_end_of_a_sample_cuts_is_cut_and_not_malformed(name: str, text: str) -> None:
+    template = made(name)
+    ids = ids_of(template, text)
+    for cut in range(len(ids)):
+        assert template.read(ids[:cut], TOOLS, LENGTH).malformed == 0
+        parser = template.stream(TOOLS)
+        parser.feed(array("i", ids[:cut]))
+        parser.finish(LENGTH)
+        assert parser.malformed == 0
+
+
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, text, _ in [*DOCUMENTED, *MALFORMED]])
 def test_every_cut_of_an_output_streams_as_it_parses_and_takes_nothing_back(name: str, text: str) -> None:
     """Each token on its own is the finest cut there is: in these vocabularies a character may be four tokens."""
