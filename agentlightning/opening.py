@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,10 @@ import orjson
 
 from agentlightning.spellings.absent import why
 
-try:
-    import fcntl
-except ImportError:
+if find_spec("fcntl") is None:
     from agentlightning.errors import ConfigError
 
-    raise ConfigError(f"nothing can be trained on {sys.platform}: {why('windows')}") from None
+    raise ConfigError(f"nothing can be trained on {sys.platform}: {why('windows')}")
 
 from agentlightning.agent import AgentSpec
 from agentlightning.config import Resolved, RunConfig, describe_run

@@ -6,8 +6,8 @@ is dead. Loads no torch and no store.
 
 from __future__ import annotations
 
-import fcntl
 import shlex
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +17,14 @@ from typing import cast
 
 import orjson
 
-from agentlightning.errors import AgentLightningError
+from agentlightning.errors import AgentLightningError, ConfigError
+from agentlightning.spellings.absent import why
 from agentlightning.types import Json, Mode, RunRecord, RunStatus
+
+try:
+    import fcntl
+except ImportError:  # Windows: nothing runs there, and nothing that ran can be asked
+    raise ConfigError(f"runs are neither made nor shown on {sys.platform}: {why('windows')}") from None
 
 DEAD = "dead"
 """What is said of a run whose status is ``running`` and whose process is gone."""
