@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from agentlightning.config import AgentRule, GatewayConfig
+from agentlightning.errors import ConfigError
 from agentlightning.gateway.agents import LEARNED, learned
 from agentlightning.names import clean
 from agentlightning.types import Tool
@@ -127,11 +128,11 @@ def test_a_name_is_one_bounded_line_without_slashes(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["a/b", " a", "", "a\nb", "x" * 201])
 def test_a_rule_for_what_can_be_no_name_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="cannot be an agent's name"):
+    with pytest.raises(ConfigError, match="cannot be an agent's name"):
         GatewayConfig(agents={name: AgentRule(system="x")})
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a"])
 def test_a_rule_that_is_no_expression_is_refused(pattern: str) -> None:
-    with pytest.raises(ValueError, match="is no regular expression"):
+    with pytest.raises(ConfigError, match="is no regular expression"):
         AgentRule(system=pattern)

@@ -227,9 +227,9 @@ async def test_a_client_that_times_out_and_retries_gets_the_first_reply(build: B
     """The official client's own behaviour: it gives up waiting, comes back with a retry count, and finds its sample waiting."""
     house = await build(**held(script=["slow but sure", "never"]))
     visit = await house.open()
-    async with openai.AsyncOpenAI(base_url=visit.endpoint.base_url, api_key="x", max_retries=20, timeout=1.0) as client:
+    async with openai.AsyncOpenAI(base_url=visit.endpoint.base_url, api_key="x", max_retries=20, timeout=3.0) as client:
         asking = asyncio.create_task(client.chat.completions.create(model="m", messages=[{"role": "user", "content": "q"}]))
-        await until(lambda: visit.session.usage.repeats)
+        await until(lambda: visit.session.usage.repeats, 200)
         house.engine.hold.set()
         reply = await asking
     assert reply.choices[0].message.content == "slow but sure"

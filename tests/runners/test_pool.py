@@ -280,7 +280,7 @@ async def test_a_failed_attempt_has_no_reward_unless_its_reason_is_named(world):
 
 @pytest.mark.parametrize("reason", ["incomplete", "lost", "cancelled"])
 async def test_a_failure_that_says_nothing_about_the_policy_cannot_be_scored(world, reason):
-    with pytest.raises(ValueError, match=f"failure_reward.{reason}"):
+    with pytest.raises(ConfigError, match=f"failure_reward.{reason}"):
         world.make_pool(agents.plain, failure_reward={reason: -1.0})
 
 
@@ -423,5 +423,5 @@ async def test_a_script_without_a_main_guard_does_not_start_a_run_inside_a_run(w
 
 
 async def test_a_resource_that_is_none_is_refused_by_name(world):
-    with pytest.raises(ConfigError, match="resource 'thing' is a object"):
+    with pytest.raises(ConfigError, match=r"resources\['thing'\] is an object"):
         world.make_pool(agents.plain, resources={"thing": object()})
