@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -15,6 +16,17 @@ from agentlightning.spellings.nearest import nearest
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """Of what reads the command line: click, or typer's own copy of it, by version."""
 
+_EXAMPLES = {
+    "agl train": "agl train my_agent.py:agent --model MODEL_DIR --tasks train.jsonl",
+    "agl dev": "agl dev my_agent.py:agent --model MODEL_DIR --tasks train.jsonl",
+    "agl eval": "agl eval my_agent.py:agent --model MODEL_DIR --tasks val.jsonl",
+    "agl show": "agl show latest",
+    "agl chat": "agl chat --model MODEL_DIR",
+}
+"""The least that a command takes."""
+
+_DATA = re.compile(r"\.(jsonl|json|csv|tsv|parquet)\b")
+
 
 def usage_line(error: Any) -> str:
     """A usage error as one line."""
@@ -23,8 +35,26 @@ def usage_line(error: Any) -> str:
         return error.format_message()
     if option is not None and type(error).__name__ == "NoSuchOption":
         return _no_option(option, error.ctx.command_path, error.ctx.command)
-    asked = f" ({error.ctx.command_path} --help)"
-    return " ".join(error.format_message().split()).rstrip(".") + asked
+    kind, path = type(error).__name__, error.ctx.command_path
+    said = " ".join(error.format_message().split()).rstrip(".")
+    if kind == "MissingParameter":
+        return f"{said} ({path} --help), e.g. {_EXAMPLES.get(path, path)}"
+    if kind == "BadParameter" and error.param is not None and (takes := _takes(said)) is not None:
+        option, got = error.param.opts[0], getattr(error.__cause__, "errors", list[Any])()
+        given = f" {got[0]['input']!s:.60}" if got else ""
+        return f"{option}{given}: expected {takes[0]}, e.g. {option} {takes[1]} ({path} --help)"
+    if "extra argument" in said and _DATA.search(said):
+        return f"{said}: tasks are given by --tasks FILE ({path} --help)"
+    return f"{said} ({path} --help)"
+
+
+def _takes(message: str) -> tuple[str, str] | None:
+    """What a value has to be, from the words of what reads the command line, and one that would do: ``a whole number``, ``10``."""
+    if least := re.search(r"(?:equal to |>=)(-?[\d.]+)", message):
+        return f"a number, at least {least[1]}", least[1]
+    if "integer" in message:
+        return "a whole number", "10"
+    return ("a number", "0.7") if re.search(r"number|float", message) else None
 
 
 def no_command(name: str, commands: Iterable[str]) -> ConfigError:
@@ -43,4 +73,9 @@ def _no_option(option: str, path: str, command: Any) -> str:
     taken = [each for parameter in command.params for each in parameter.opts if each.startswith("--")]
     keys = settings_keys() if "--set" in taken else []
     near = nearest(option, {**{f"set.{key}": f"--set {key}=VALUE" for key in keys}, **{each: each for each in taken}})
+    if option == "--val" and "--tasks" in taken:
+        near = ["--tasks"]
+    commands: dict[str, Any] = getattr(command, "commands", {})
+    if users := [name for name, each in commands.items() if any(option in parameter.opts for parameter in each.params)]:
+        return f"{path} has no option {option:.80}; it goes behind a command: {path} {users[0]} {option} ..."
     return f"{path} has no option {option:.80}; {'nearest: ' + ' or '.join(near) if near else f'options: {path} --help'}"
