@@ -145,7 +145,7 @@ def _attempt_lines(attempt: AttemptLine) -> Iterable[tuple[str, str]]:
     again = f" (the task of {attempt.repeats} once more)" if attempt.repeats is not None else ""
     yield "red" if attempt.reward is None else "green", f"{attempt.rollout_id}{again}: {attempt.outcome}, {worth}, {attempt.seconds:.1f} s"
     for call in attempt.calls[:SHOWN_CALLS]:
-        what = f"{call.prompt_tokens} -> {call.sampled_tokens} tokens" if call.status != "refused" else "refused"
+        what = call.status if call.status in ("refused", "late") else f"{call.prompt_tokens} -> {call.sampled_tokens} tokens"
         malformed = f"{plural(call.malformed, 'malformed tool call')}" if call.malformed else ""
         end = "".join(f", {part}" for part in (call.finish, call.branch, malformed) if part)
         yield "", f"  call {call.index}  {call.wire} {call.model or '(no model)'}  {what}{end}"

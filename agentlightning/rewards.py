@@ -86,7 +86,8 @@ def emit_reward(
     """Gives the running attempt a reward and returns when it is durable. Blocks meanwhile, also in a coroutine: a few milliseconds.
 
     ``value`` is what ``check_reward`` takes. Of the rewards named ``reward`` the last one counts, unless the agent returns a number or a grader scores;
-    other names are recorded beside it. ``call_id`` (the reply's ``id``) or ``agent`` attaches it to a part of the rollout; ``reason`` is a remark.
+    other names are recorded beside it. ``call_id`` (the reply's ``id``) or ``agent`` attaches it to a part of the rollout; ``reason`` is a remark. Of all
+    that an attempt emits one reward at most weighs its tokens; the ledger counts the others as ``unused``, with why.
 
     Works in the agent, in threads it started, and under ``process`` isolation in its child processes. Raises RewardError for a value that is no reward,
     outside any attempt and after the attempt ended; AgentLightningError when the endpoint does not answer within 30 seconds.

@@ -197,7 +197,7 @@ def dev(
     agent: AGENT,
     model: MODEL = None,
     tasks: Annotated[Path | None, typer.Option(help="Tasks: JSON lines, JSON, CSV, TSV or Parquet.", show_default=False)] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Rollouts to run.")] = 3,
+    n: Annotated[int, typer.Option("-n", min=1, help="Rollouts to run; the first one's task is then run once more.")] = 3,
     config: CONFIG = None,
     set_: SET = None,
     name: NAME = None,

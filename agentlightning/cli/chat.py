@@ -27,9 +27,11 @@ HELP = "/reset forgets the conversation, /quit ends it, Ctrl-C stops a reply"
 
 def run(config: RunConfig, *, system: str | None, temperature: float, max_tokens: int, seed: int | None) -> None:
     """Reads lines from stdin until /quit or its end. Raises ModelError or ConfigError before the first."""
+    from agentlightning.cli.engine import load_engine
+
     loop = _Loop()
     try:
-        engine, template = loop.run(_load(config))
+        engine, template = loop.run(load_engine(config))
         try:
             session = Session(engine, template, system, SamplingParams(temperature, max_tokens=max_tokens, seed=seed))
             _converse(session, loop, config.model.path)
@@ -37,25 +39,6 @@ def run(config: RunConfig, *, system: str | None, temperature: float, max_tokens
             loop.run(engine.close())
     finally:
         loop.close()
-
-
-async def _load(config: RunConfig) -> tuple[Engine, Template]:
-    from agentlightning.engines.local import LocalEngine
-    from agentlightning.engines.local_threads import Threads
-    from agentlightning.models import load_model
-    from agentlightning.templates import load_template
-
-    threads = Threads(config.threads)
-    model = load_model(config.model, threads)
-    template = load_template(
-        model.tokenizer,
-        tool_format=config.model.tool_format,
-        stop_token_ids=model.stop_token_ids,
-        keep_reasoning=config.model.keep_reasoning,
-    )
-    engine = LocalEngine(model.model, model.tokenizer, config.engine, threads=threads)
-    await engine.start()
-    return engine, template
 
 
 def _converse(session: Session, loop: _Loop, model: str) -> None:

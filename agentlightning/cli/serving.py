@@ -33,25 +33,15 @@ def serve(resolved: Resolved, said: str, *, key: str | None) -> None:
 
 
 async def _serve(config: RunConfig, said: str, key: str | None, *, own_ceiling: bool) -> None:
-    from agentlightning.engines.local import LocalEngine
+    from agentlightning.cli.engine import load_engine
     from agentlightning.gateway.serving import ServingGateway
     from agentlightning.gateway.session import Policy
-    from agentlightning.models import load_model
-    from agentlightning.templates import load_template
 
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     print(printable(f"loading {config.model.path}"), flush=True)
-    model = await asyncio.to_thread(load_model, config.model)
-    template = load_template(
-        model.tokenizer,
-        tool_format=config.model.tool_format,
-        stop_token_ids=model.stop_token_ids,
-        keep_reasoning=config.model.keep_reasoning,
-    )
     name = clean(Path(config.model.path).name) or "model"
-    engine = LocalEngine(model.model, model.tokenizer, config.engine, policy=name, context_length=model.context_length)
-    await engine.start()
+    engine, template = await load_engine(config, name)
     try:
         sampling = config.sampling if own_ceiling else _unlimited(config.sampling, engine.context_length)
         settings = config.gateway.model_copy(update={"drain": min(config.gateway.drain, DRAIN)})

@@ -66,13 +66,13 @@ class Policy:
 
 
 class Notices:
-    """Warnings that are worth saying once."""
+    """Warnings that are worth saying once, a thousand of them at most: a server may run for days."""
 
     def __init__(self) -> None:
         self._said: set[tuple[str, ...]] = set()
 
     def once(self, key: tuple[str, ...], text: str) -> None:
-        if key not in self._said:
+        if key not in self._said and len(self._said) < 1000:
             self._said.add(key)
             logger.warning(text)
 

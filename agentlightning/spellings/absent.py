@@ -209,7 +209,7 @@ ABSENT: tuple[Absent, ...] = (
     ),
     Absent(
         "Exporting, merging, pushing to a hub",
-        "a checkpoint is a Hugging Face folder already (runs/RUN/checkpoints/step-N), with nothing to export or merge: `hf upload NAME FOLDER` puts it on a hub",
+        "a checkpoint is a Hugging Face folder already (runs/RUN/checkpoints/step-N), with nothing to export or merge: `agl serve latest` answers clients with it, `hf upload NAME FOLDER` puts it on a hub",
         "export merge merge_lora merge_and_unload push push_to_hub hub_model_id hub_token hub_strategy upload publish save_pretrained save_model onnx to_onnx deploy",
     ),
     Absent(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from agentlightning import GRPO, Trainer
+from agentlightning.errors import AgentLightningError
 from agentlightning.metrics import SilentView
 from agentlightning.metrics.state import summary
 from agentlightning.result import FitResult
@@ -75,6 +76,14 @@ async def rollouts_of(out: Path) -> list[Rollout]:
         await store.close()
 
 
+async def attempts_of(out: Path) -> list[int]:
+    store = _open(out)
+    try:
+        return [len(await store.attempts(rollout.id)) for rollout in await store.rollouts((await store.runs())[0].id)]
+    finally:
+        await store.close()
+
+
 def test_a_run_that_died_between_its_last_step_and_its_summary_gets_both_and_its_validation(letters: Path, tmp_path: Path) -> None:
     folder = die_after("step-000002", tmp_path, letters, steps=2)
     assert not [r for r in asyncio.run(rollouts_of(tmp_path)) if r.mode is Mode.VAL and r.step == 2]
@@ -89,6 +98,32 @@ def test_a_run_that_died_between_its_last_step_and_its_summary_gets_both_and_its
     again = fit(tmp_path, letters, letters_agent.agent, progress, steps=2, resume=True)
     assert (again.status, again.after and again.after.mean) == (RunStatus.FINISHED, result.after.mean)
     assert len(asyncio.run(rollouts_of(tmp_path))) == before, "a finished run makes nothing new"
+
+
+def test_resuming_a_run_that_lives_is_refused_and_takes_nothing_from_it(letters: Path, tmp_path: Path) -> None:
+    called, going_on = threading.Event(), threading.Event()
+    told: list[str] = []
+
+    def agent(task: dict[str, str], llm: Any) -> float:
+        called.set()
+        going_on.wait()
+        return letters_agent.agent(task, llm)
+
+    def disturb() -> None:
+        called.wait()
+        try:
+            fit(tmp_path, letters, agent, Listening(), steps=1, resume=True)
+        except AgentLightningError as error:
+            told.append(str(error))
+        going_on.set()
+
+    disturbing = threading.Thread(target=disturb)
+    disturbing.start()
+    result = fit(tmp_path, letters, agent, Listening(), steps=1)
+    disturbing.join()
+    assert [text.startswith(f"run {result.run_id} is in use by another process") for text in told] == [True]
+    assert result.status is RunStatus.FINISHED and result.ledger.rollouts == {"succeeded": 4}
+    assert all(attempts == 1 for attempts in asyncio.run(attempts_of(tmp_path))), "no attempt was taken from it"
 
 
 def test_a_run_that_had_reached_its_goal_when_it_died_makes_no_further_step(letters: Path, tmp_path: Path) -> None:

@@ -1,0 +1,25 @@
+"""A model that is ready to sample, for the commands that open no run. Loads torch."""
+
+from __future__ import annotations
+
+from agentlightning.config import RunConfig
+from agentlightning.engines.local import LocalEngine
+from agentlightning.engines.local_threads import Threads
+from agentlightning.models import load_model
+from agentlightning.templates import load_template
+from agentlightning.templates.base import Template
+
+
+async def load_engine(config: RunConfig, policy: str = "main") -> tuple[LocalEngine, Template]:
+    """The engine, started, under the name by which it is asked for samples, and the model's template. Raises ModelError or ConfigError."""
+    threads = Threads(config.threads)
+    model = load_model(config.model, threads)
+    template = load_template(
+        model.tokenizer,
+        tool_format=config.model.tool_format,
+        stop_token_ids=model.stop_token_ids,
+        keep_reasoning=config.model.keep_reasoning,
+    )
+    engine = LocalEngine(model.model, model.tokenizer, config.engine, policy=policy, context_length=model.context_length, threads=threads)
+    await engine.start()
+    return engine, template
