@@ -87,10 +87,18 @@ def test_every_name_is_refused_as_an_argument_and_as_a_setting(name: str, tmp_pa
         (f"learner.{name} (argument): ", lambda: Trainer(model="m", learner={name: 8})),
         (f"learner.{name} (file run.toml line 2): ", lambda: resolve(file)),
         (f"learner.{name} (flag --set): ", lambda: resolve(flags={f"learner.{name}": "8"})),
+        (f"learner.{name.lower()} (environment AGL_LEARNER__{name.upper()}): ", lambda: resolve(env={f"AGL_LEARNER__{name.upper()}": "8"})),
     ):
         with pytest.raises(ConfigError) as refused:
             ask()
         assert str(refused.value) == said + sentence
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != name.lower() or name.startswith("emit_")])
+def test_every_class_and_function_is_refused_as_an_import(name: str) -> None:
+    with pytest.raises(ImportError) as refused:
+        exec(f"from agentlightning import {name}")
+    assert str(refused.value) == f"agentlightning ({agentlightning.__version__}) has no {name}: {why(name)}"
 
 
 def test_the_page_is_what_the_tables_say() -> None:
