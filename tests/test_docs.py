@@ -141,6 +141,9 @@ def test_the_commands_of_the_pages_exist_with_their_options(snippet: Snippet) ->
     if words[0] == "make":
         named = [word for word in words[1:] if re.fullmatch(r"[a-z-]+", word)]
         assert named[0] in TARGETS, snippet.text
+    elif words[:2] == ["python", "-m"]:
+        module = find_spec(words[2])
+        assert module is not None and module.origin is not None, snippet.text
     elif words[0] == "python":
         program = ROOT / words[1]
         assert program.is_file(), snippet.text
