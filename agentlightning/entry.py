@@ -314,6 +314,24 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
+@contextmanager
+def outliving_terminal() -> Generator[None]:
+    """While entered, a terminal that is closed under the process (SIGHUP) ends what is shown and not the work. Whoever handles the signal goes on doing so."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    if ours:
+        # A handler and not SIG_IGN, which programs that agents start would inherit.
+        signal.signal(signal.SIGHUP, _stay)
+    try:
+        yield
+    finally:
+        if ours and signal.getsignal(signal.SIGHUP) is _stay:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def _stay(number: int, _: FrameType | None) -> None:
+    logging.getLogger(NAME).info("%s: the terminal is gone, the run goes on", signal.Signals(number).name)
+
+
 # --------------------------------------------------------------------------- errors on their way out
 
 

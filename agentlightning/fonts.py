@@ -6,11 +6,14 @@ An SVG needs none of this: whoever views it has fonts of their own. Loads matplo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
+
+from agentlightning.errors import ConfigError, MissingExtra
 
 MONOSPACED = "DejaVu Sans Mono"
 """Comes with matplotlib."""
@@ -34,6 +37,19 @@ class Fonts:
         """The families for a text, and whether each may be taken to have a bold face."""
         borrows = not self.borrowed.isdisjoint(text)
         return list(self.families if borrows else self.families[:1]), not borrows
+
+
+@contextmanager
+def needs_matplotlib(what: str, otherwise: str = "") -> Generator[None]:
+    """Around imports of it. Raises MissingExtra where it is not installed, ConfigError where it is and cannot be loaded."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "matplotlib":
+            raise MissingExtra(f"{what} needs matplotlib: pip install matplotlib{otherwise}") from None
+        raise ConfigError(
+            f"{what} needs matplotlib, which is here and cannot be loaded ({type(error).__name__}: {error}){otherwise}"
+        ) from error
 
 
 def fonts_for(texts: Iterable[str]) -> Fonts:

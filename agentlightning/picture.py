@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from agentlightning.errors import ConfigError, MissingExtra, why_no_folder
-from agentlightning.fonts import drawn, fonts_for, spell
+from agentlightning.errors import ConfigError, why_no_folder
+from agentlightning.fonts import drawn, fonts_for, needs_matplotlib, spell
 from agentlightning.text import printable
 
 logger = logging.getLogger("agentlightning")
@@ -127,13 +127,11 @@ def to_png(picture: Picture) -> bytes:
 
     Characters that no installed font has are written as ``U+4F60``, and a warning says so.
     """
-    try:
+    with needs_matplotlib("a PNG", " (an SVG needs nothing: name the file .svg)"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.lines import Line2D
         from matplotlib.patches import FancyBboxPatch
-    except ImportError:
-        raise MissingExtra("a PNG needs matplotlib: pip install matplotlib (an SVG needs nothing: name the file .svg)") from None
     fonts = fonts_for(picture.texts)
     if fonts.missing:
         picture = _spelled(picture, fonts.missing)

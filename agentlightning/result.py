@@ -134,7 +134,17 @@ class FitResult:
         """Draws the learning curve as a PNG, by default ``curve.png`` in the run's folder, and returns its path."""
         from agentlightning.metrics import plot
 
-        return plot(self.history, Path(path) if path else self.curve, validations=[v.to_json() for v in self.validations])
+        validations = [v.to_json() for v in self.validations]
+        return plot(self.history, Path(path) if path else self.curve, validations=validations, title=self.run_id, about=self._about())
+
+    def _about(self) -> str:
+        """What was trained and how, in a line. Empty where the run's folder does not say."""
+        try:
+            described = orjson.loads((self.folder / "config.json").read_bytes())
+            model, algorithm = described["config"]["model"]["path"], described["algorithm"]["name"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return ""
+        return f"{str(model).rstrip('/').rpartition('/')[2]}, {algorithm}"
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -149,7 +159,7 @@ class FitResult:
             "validations": [v.to_json() for v in self.validations],
             "checkpoint": str(self.checkpoint) if self.checkpoint else None,
             "best_checkpoint": str(self.best_checkpoint) if self.best_checkpoint else None,
-            "curve": str(self.curve),
+            "curve": str(self.curve) if self.curve.is_file() else None,
             "ledger": self.ledger.to_json(),
             "seconds": dict(self.seconds),
             "history": [dict(line) for line in self.history],

@@ -193,10 +193,8 @@ def render_run(run: RunView, now: float | None = None) -> RenderableType:
         parts += [Text(), _steps_table(run)]
     parts += [Text(), _ledger_lines(run)]
     if run.rollouts:
-        parts += [
-            Text(),
-            Text(f"one step's rollouts: agl show {run.record.id} --step N; one rollout: agl show {run.record.id} ROLLOUT", style="dim"),
-        ]
+        hints = [("a step's rollouts", f"agl show {run.record.id} --step N"), ("one rollout", f"agl show {run.record.id} ROLLOUT")]
+        parts += [Text(), Labelled(hints, paths=dict(hints))]
     return Group(*parts)
 
 
@@ -222,7 +220,7 @@ def _run_head(run: RunView, now: float | None) -> RenderableType:
         ("folder", short_path(record.folder if folder is None else folder)),
         ("", Text(gone, style="red") if gone else ""),
     ]
-    return Labelled(rows, paths=("model", "agent", "folder", "to go on"))
+    return Labelled(rows, paths=("run", "model", "agent", "folder", "to go on"))
 
 
 def _steps_table(run: RunView) -> RenderableType:

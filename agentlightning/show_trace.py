@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,6 +33,9 @@ Decoder = Callable[[Sequence[int]], str]
 
 WORDS = 120
 """Columns of a node's text in a line, at most."""
+
+_SIGNS = re.compile(r"\s*(<[|｜][^<>]{1,40}[|｜]>|</?(start|end)_of_turn>|\[/?INST\]|</?s>|<bos>|<eos>)\n*")
+"""Signs around turns in the common templates."""
 
 _PLAIN = ("root", "continued")
 """How a call's prompt relates to the tree where nothing branched."""
@@ -63,6 +67,11 @@ def load_decoder(model: str | None) -> Decoder | None:
         return None
     tokenizer: Any = Tokenizer.from_file(str(file))
     return lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False)
+
+
+def words_of(text: str) -> str:
+    """A decoded text without the signs that a chat template puts around turns (``<|im_start|>`` and its like), for where there is little room."""
+    return re.sub(r"\n{2,}", "\n", _SIGNS.sub("\n", text)).strip("\n")
 
 
 # --------------------------------------------------------------------------- weights
@@ -490,7 +499,7 @@ def _line(facts: NodeFacts) -> RenderableType:
         line.append(f"  {weight_text(facts.credit)}", style="magenta" if facts.credit.weights is not None else "yellow")
     for reward in facts.rewards:
         line.append(f"  {reward_text(reward)}", style="bold magenta")
-    return _Line(line, one_line(facts.text.strip("\n")), sampled=node.sampled)
+    return _Line(line, one_line(facts.text if node.sampled else words_of(facts.text)), sampled=node.sampled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ from agentlightning.show_trace import (
     node_facts,
     reward_text,
     weight_text,
+    words_of,
 )
-from agentlightning.text import clip, fitting, number, one_line, plural, printable, shorten
+from agentlightning.text import clip, clip_start, fitting, number, one_line, plural, printable, shorten
 from agentlightning.types import CallStatus, Failure, Reward
 
 WHOLE_CHAIN = 9
@@ -158,7 +159,7 @@ def _box(facts: NodeFacts, parent: int | None) -> Box:
         corner,
         clip(agent, max(8, CELLS - cell_len(end) - 1)),
         clip(end, CELLS),
-        _lines(facts.text, TEXT_LINES),
+        _lines(facts.text, TEXT_LINES) if node.sampled else _both_ends(words_of(facts.text)),
         _lines(note, 2),
         _badges(facts.rewards),
         clip(_label(facts), CELLS),
@@ -217,6 +218,19 @@ def _lines(text: str, most: int) -> tuple[str, ...]:
         lines.append(line.rstrip())
         rest = rest[len(line) :].lstrip()
     return (*lines, clip(rest, CELLS)) if rest else tuple(lines)
+
+
+def _both_ends(text: str) -> tuple[str, ...]:
+    """A prompt in few lines of a box: whole where it fits, else its first words and its last, which are what the user said."""
+    whole = _lines(text, 2 * TEXT_LINES)
+    if not whole or not whole[-1].endswith("…"):
+        return whole
+    rest = one_line(text)
+    lines, end = [rest[: fitting(rest, CELLS)]], clip_start(rest, CELLS * TEXT_LINES - TEXT_LINES)
+    while end:
+        lines.append(end[: fitting(end, CELLS)])
+        end = end[len(lines[-1]) :].lstrip()
+    return tuple(lines)
 
 
 def _badges(rewards: Iterable[Reward]) -> tuple[str, ...]:

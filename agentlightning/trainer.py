@@ -16,7 +16,7 @@ from agentlightning.algorithms import Algorithm
 from agentlightning.arguments import checked
 from agentlightning.config import Resolved, RunConfig, resolve
 from agentlightning.engines.threads import bound_spinning
-from agentlightning.entry import Interrupts, run_here, run_sync, short_errors
+from agentlightning.entry import Interrupts, outliving_terminal, run_here, run_sync, short_errors
 from agentlightning.errors import ConfigError
 from agentlightning.ledger import Ledger, total
 from agentlightning.opening import Plan, open_run
@@ -26,7 +26,7 @@ from agentlightning.run import Run, StopRequested
 from agentlightning.spellings.absent import find
 from agentlightning.standing import Asked, description_of, how_to_resume
 from agentlightning.tasks import Tasks, check_tasks
-from agentlightning.text import plural
+from agentlightning.text import one_line, plural
 from agentlightning.types import Json, Mode, RunStatus
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Trainer:
         Raises ConfigError, TaskError or ModelError before anything starts, RunFailed when the run cannot go on (its last checkpoint is whole), StoreError
         when the record cannot be written.
         """
-        with short_errors():
+        with short_errors(), outliving_terminal():
             val = _one_of("val_dataset", val_dataset, "val_data", val_data)
             return run_sync(lambda interrupts: self._fit(interrupts, agent, train_dataset, val, resume))
 
@@ -179,9 +179,9 @@ class Trainer:
                 status, stopped_by = RunStatus.STOPPED, str(stop)
                 await run.save_checkpoint()
             result = await _result(run, status, stopped_by)
-            result.save()
             if result.history or result.validations:
                 _plot(result, run)
+            result.save()
             await run.end(status)  # last: a run that is killed before it has its result is resumed for it
             run.progress.finished(result.to_json())
             return result
@@ -311,8 +311,9 @@ def _plot(result: FitResult, run: Run) -> None:
     """The learning curve, where it can be drawn: a run that went well does not fail over its picture."""
     try:
         result.plot()
-    except ConfigError as error:
-        run.progress.message(f"no learning curve: {error}")
+    except Exception as error:  # noqa: BLE001  # matplotlib is somebody else's, and may fail at anything
+        why = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+        run.progress.message(f"no learning curve: {one_line(why)}")
 
 
 def _resolve(

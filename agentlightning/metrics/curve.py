@@ -7,12 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from agentlightning.errors import ConfigError, MissingExtra
+from agentlightning.errors import ConfigError, why_no_folder
+from agentlightning.fonts import drawn, fonts_for, needs_matplotlib, spell
 from agentlightning.metrics.state import partial
+from agentlightning.text import clip, one_line, width
 from agentlightning.types import Json
 
 # Okabe and Ito's colours, told apart under every common colour blindness; the two series differ in form as well.
 TRAIN, VALIDATION = "#0072B2", "#D55E00"
+TITLE, ABOUT = 120, 32
+"""Columns of the two texts above the axes, at most."""
 
 
 def plot(
@@ -21,12 +25,14 @@ def plot(
     *,
     validations: Sequence[Mapping[str, Json]] = (),
     title: str = "",
+    about: str = "",
 ) -> Path:
     """Draws training reward per step with its moving trend and spread, and validation points with their 95% intervals.
 
     ``history`` holds lines of ``metrics.jsonl`` (``step``, ``reward``, ``reward_std``); ``validations`` those of ``Evaluation.to_json()``, added to
     the ones found in the lines. The shaded band is one standard deviation of the step's rollouts, cut at the smallest and the largest
-    reward seen. Raises ConfigError where there is nothing to draw, MissingExtra without matplotlib.
+    reward seen. ``about`` stands small beside the ``title``. Raises ConfigError where there is nothing to draw and for a file that cannot be written,
+    MissingExtra without matplotlib.
     """
     points = {int(v["step"]): v for v in (*(line["validation"] for line in history if line.get("validation")), *validations)}
     steps_T = [int(line["step"]) for line in history if line.get("reward") is not None]
@@ -38,17 +44,33 @@ def plot(
         _draw_training(axes, history, steps_T, rewards_T)
     if points:
         _draw_validation(axes, [points[step] for step in sorted(points)])
-    axes.set_xlabel("step")
-    axes.set_ylabel("reward")
+    axes.set_xlabel("training step")
+    axes.set_ylabel("reward of a rollout, mean")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.margins(x=0.02)
-    if title:
-        axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     axes.legend(frameon=False, loc="best", fontsize=9)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    figure.tight_layout(rect=(0, 0, 1, 0.95))  # below the title, which must not be what makes room
+    _write_title(axes, title, about)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {why_no_folder(path.parent, error)}") from error
     return path
+
+
+def _write_title(axes: Any, title: str, about: str) -> None:
+    """Both in one line above the axes, clipped to it, in fonts that have their characters; what none has is written by number."""
+    fonts = fonts_for([one_line(title), one_line(about)])
+    title, about = (spell(drawn(one_line(text)), fonts.missing) for text in (title, about))
+    look: dict[str, Any] = {"parse_math": False, "family": ["DejaVu Sans", *fonts.families]}
+    right = axes.set_title(clip(about, ABOUT), loc="right", fontsize=9, **look)
+    left = axes.set_title(title, loc="left", fontsize=10, fontweight="bold", **look)
+    end = right.get_window_extent().x0 - 12
+    columns = min(width(title), TITLE)
+    while left.get_window_extent().x1 > end and columns > 1:
+        columns -= 1
+        left.set_text(clip(title, columns))
 
 
 def trend(values: Sequence[float], window: int) -> list[float]:
@@ -61,11 +83,9 @@ def trend(values: Sequence[float], window: int) -> list[float]:
 
 
 def _axes() -> tuple[Any, Any]:
-    try:
+    with needs_matplotlib("the learning curve"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("the learning curve needs matplotlib: pip install matplotlib") from None
     # no pyplot: it keeps global state and wants a display
     figure: Any = Figure(figsize=(7.5, 4.2))
     FigureCanvasAgg(figure)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import ROOT
+from tests.cli.conftest import ROOT, RUN_ID
 from tests.cli.test_training import QUICK, invoke
 from tests.terminals import AGL, environment, in_terminal
 from tests.tiny import letter_tasks, save_letters
@@ -181,3 +184,77 @@ def test_a_stream_that_was_never_open_is_no_error(closed: str, code: int, record
     ran = subprocess.run(["sh", "-c", command], env=environment(), cwd=ROOT, capture_output=True, timeout=60, check=False)
     assert ran.returncode == code
     assert b"Traceback" not in ran.stdout + ran.stderr and b"agl:" not in ran.stdout
+
+
+# --------------------------------------------------------------------------- widths
+
+LONG = "a-name-of-sixty-characters-that-somebody-gave-to-a-run-once-x"
+LONG_ID = f"{LONG}-20260101-120000-ab12"
+
+
+@pytest.fixture(scope="module")
+def long_names(tmp_path_factory: pytest.TempPathFactory, recorded: Path) -> Path:
+    """A recorded run with a name, a model and a folder that are long, and with large numbers."""
+    folder = tmp_path_factory.mktemp("long") / "a-folder-with-a-long-name" / "and-another-one-in-it"
+    shutil.copytree(recorded, folder)
+    with sqlite3.connect(folder / "record.db") as record:
+        record.execute(
+            "update steps set metrics = replace(metrics, '400.0', '1234567.8'), ledger = replace(ledger, '\"sampled\":40', '\"sampled\":1234567')"
+        )
+        config = json.loads(record.execute("select config from runs").fetchone()[0])
+        config["config"]["model"]["path"] = "/models/" + "a-long-part/" * 8 + "model-7B-instruct"
+        record.execute("update runs set name = ?, folder = ?, config = ?", (LONG, str(folder / RUN_ID), json.dumps(config)))
+        columns = (
+            ("runs", "id"),
+            ("rollouts", "run_id"),
+            ("steps", "run_id"),
+            ("resources", "run_id"),
+            ("rollouts", "id"),
+            ("steps", "rollout_ids"),
+            ("steps", "metrics"),
+            ("attempts", "rollout_id"),
+            ("rewards", "rollout_id"),
+        )
+        for table, column in columns:
+            record.execute(f"update {table} set {column} = replace({column}, ?, ?)", (RUN_ID, LONG_ID))
+    return folder
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (("runs",), {60: ["run", "status", "steps", "reward"], 80: ["run", "status", "mode", "steps", "reward"], 200: ["started", "took", "model", "error"]}),
+        (("show", "latest"), {60: ["step", "reward", "validation", "failed", "parity"], 80: ["trained", "parity"], 200: ["tok/s", "checkpoint"]}),
+        (("show", "latest", "--step", "1"), {60: ["rollout", "outcome", "reward", "advantage"], 80: ["failure"], 200: ["failure"]}),
+        (("show", "latest", "train1-0-0"), {}),
+        (("trace", "latest", "train1-0-0"), {}),
+    ],
+)  # fmt: skip
+def test_tables_fit_the_terminal(arguments: tuple[str, ...], wanted: dict[int, list[str]], columns: int, long_names: Path) -> None:
+    shown = in_terminal([*AGL, *arguments, "--output-dir", "and-another-one-in-it"], columns=columns, cwd=long_names.parent)
+    assert shown.code == 0, shown.text
+    written = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in shown.text.splitlines()]
+    path = "/models/" + "a-long-part/" * 8 + "model-7B-instruct"
+    assert all(len(line) <= columns or line.strip() in (path, LONG_ID) for line in written), "a terminal would wrap it"
+    header = next((line for line in written if line.startswith(("run ", "step ", "rollout ")) and len(line.split()) > 3), "")
+    assert set(wanted.get(columns, [])) <= set(header.split()), (header, written)
+    if arguments == ("show", "latest"):
+        assert "2,469,134 sampled" in shown.text, "a number is whole"
+
+
+def test_columns_and_no_color_and_a_dumb_terminal_are_respected(recorded: Path) -> None:
+    show = [*AGL, "show", "calc", "--output-dir", str(recorded)]
+    assert "\x1b" in in_terminal(show).text
+    assert max(len(line) for line in in_terminal([*show, "--step", "1"], columns=200, COLUMNS="60").lines) <= 60
+    assert "\x1b[3" not in in_terminal(show, NO_COLOR="1").text, "no colour; bold and dim are none"
+    assert "\x1b" not in in_terminal(show, TERM="dumb").text
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_settings_fit_the_terminal(columns: int, tmp_path: Path) -> None:
+    shown = in_terminal([*AGL, "config", "--set", "model.path=/models/" + "a-long-part/" * 20], columns=columns)
+    assert shown.code == 0
+    written = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in shown.text.splitlines()]
+    assert max(map(len, written)) <= columns
+    assert all(key in shown.text for key in ("learner.lr", "sampling.max_tokens", "flag --set"))

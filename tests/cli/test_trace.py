@@ -697,3 +697,16 @@ def test_a_failure_with_control_characters_is_shown_harmless() -> None:
     Console(file=out, width=100, color_system=None).print(render_tree(view, view.attempts[0]))
     assert "\x1b" not in out.getvalue() and r"boom \x1b[2J" in out.getvalue()
     assert r"agent_error: boom \x1b[2J↵second line" in svg_texts(to_svg(draw_tree(view, view.attempts[0])))
+
+
+def test_a_prompt_shows_its_first_words_and_what_the_user_said_last(recorded: Path, tmp_path: Path) -> None:
+    """However long the system prompt is, in the picture and in a line."""
+    invoke("trace", "calc", "train1-0-0", "--output-dir", recorded, "--out", tmp_path / "t.svg")
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "t.svg").read_text())
+    at = next(i for i, text in enumerate(texts) if text.startswith("given 902 tokens"))
+    box = texts[at + 2 : at + 6]
+    assert box[0].startswith("system↵You are a calculator."), "without the template's signs"
+    assert box[1].startswith("…") and box[3].endswith("↵user↵3 + 4?")
+    for columns in (60, 80, 200):
+        lines = in_terminal([*AGL, "trace", "calc", "train1-0-0", "--output-dir", str(recorded)], columns=columns).lines
+        assert any("call 0" in line and line.endswith("user↵3 + 4?") for line in lines), (columns, lines)

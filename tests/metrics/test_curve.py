@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import struct
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from agentlightning.errors import ConfigError, MissingExtra
 from agentlightning.metrics import plot
 from agentlightning.metrics.curve import trend
+from tests.terminals import environment
 
 VALIDATION = {"step": 0, "mean": 0.2, "low": 0.1, "high": 0.3}
 
@@ -48,6 +51,43 @@ def test_without_matplotlib_the_message_is_what_to_install(tmp_path: Path, monke
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtra, match="pip install matplotlib"):
         plot([line(1)], tmp_path / "curve.png")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "sys.modules['matplotlib'] = None",
+        "os.environ['MPLBACKEND'] = 'nonsense'",
+        "sys.modules['matplotlib.figure'] = types.ModuleType('matplotlib.figure')",
+    ],
+)
+def test_a_matplotlib_that_cannot_be_loaded_is_one_line(tmp_path: Path, program: str) -> None:
+    code = f"import os, sys, types; {program}\nfrom pathlib import Path\nfrom agentlightning.metrics import plot\nplot([{line(1)!r}], Path('c.png'))"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "the learning curve needs matplotlib" in ran.stderr.splitlines()[-1], ran.stderr
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file/curve.png cannot be written: .*is a file, not a folder"):
+        plot([line(1)], tmp_path / "file" / "curve.png")
+
+
+@pytest.mark.parametrize("title", ["calculator", "$x_1$ \\alpha", "中文 \x1b[2J\n[red]", "long " * 40, "W" * 150])
+def test_a_title_is_shown_as_it_is_within_the_picture(tmp_path: Path, title: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (drawn.append(self), save(self, *a, **k))[1])
+    plot([line(1), line(2)], tmp_path / "curve.png", title=title, about="SmolLM2-135M-Instruct, grpo")
+    (axes,) = drawn[0].axes
+    drawn[0].set_dpi(150)
+    drawn[0].canvas.draw()
+    left, right = (each.get_window_extent() for each in (axes._left_title, axes._right_title))
+    assert left.x0 >= 0 and left.x1 < right.x0 and right.x1 <= 1125, "they do not meet, nor leave the picture"
+    assert axes.get_title(loc="left").isprintable()
+    assert axes.get_xlabel() == "training step" and "reward" in axes.get_ylabel()
 
 
 def test_the_trend_keeps_a_straight_line_and_never_lags() -> None:
