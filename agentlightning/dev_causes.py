@@ -27,6 +27,8 @@ def causes_of_silence(probe: AgentProbe) -> list[tuple[str, str]]:
         made = _made(client)
         if in_thread:
             causes.append((made, "make it inside the agent with base_url=llm.endpoint, or use isolation='process'"))
+        elif client.place and any(client.place == setting.place for setting in probe.settings):
+            continue  # that line has been named
         elif client.origin:
             remedy = "take it out there, or do not pass it on: OPENAI_BASE_URL is set before the module is imported"
             causes.append((f"{made}, which stands in {client.origin}", remedy))

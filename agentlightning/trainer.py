@@ -209,8 +209,9 @@ class Trainer:
             try:
                 tasks = run.take_tasks(n)
                 first, *_ = await run.sample(Mode.DEV, 0, tasks, 1)
-                if any(report.usage.calls and report.rollout.id == first.traces[0].rollout.id for report in run.reports):
-                    # Once more, now that it has ended: an agent that keeps replies makes no call this time.
+                ended = (report for report in run.reports if report.rollout.id == first.traces[0].rollout.id)
+                if any(report.usage.calls and report.result.failure is None for report in ended):
+                    # Once more, now that it has ended well: an agent that keeps replies makes no call this time.
                     (again,) = await run.sample(Mode.DEV, 0, tasks[:1], 1, first_group=n)
                     repeats[again.traces[0].rollout.id] = first.traces[0].rollout.id
                 await run.pool.settle()

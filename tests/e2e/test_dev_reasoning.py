@@ -34,13 +34,13 @@ def test_dev_shows_what_either_way_costs_and_each_way_says_the_same(thinker: Pat
     dropped, kept = (dev(thinker, tmp_path, letters_agent.two_turns, keep=keep) for keep in (False, True))
     for report, used in ((dropped, False), (kept, True)):
         found = report.reasoning
-        assert found is not None and found.used is used and (found.rollouts, found.calls) == (2, 4)
-        assert (found.dropped.paths, found.kept.paths) == (4, 2)
+        assert found is not None and found.used is used and (found.rollouts, found.calls) == (3, 6)
+        assert (found.dropped.paths, found.kept.paths) == (6, 3)
         assert found.kept.rows < found.dropped.rows and found.kept.prompts > found.dropped.prompts
     lines = str(dropped).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("The chat template drops earlier reasoning."))
-    assert lines[at + 1].startswith("  false  4 paths") and lines[at + 1].endswith("(as it ran)")
-    assert lines[at + 2].startswith("  true   2 paths") and lines[at + 3].startswith("  in 4 calls of 2 rollouts;")
+    assert lines[at + 1].startswith("  false  6 paths") and lines[at + 1].endswith("(as it ran)")
+    assert lines[at + 2].startswith("  true   3 paths") and lines[at + 3].startswith("  in 6 calls of 3 rollouts;")
     assert [call.branch for call in dropped.attempts[0].calls] == ["root", "template"]
     assert [call.branch for call in kept.attempts[0].calls] == ["root", "continued"]
     assert kept.to_json()["reasoning"]["used"] is True

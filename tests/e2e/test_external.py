@@ -156,7 +156,8 @@ def test_dev_says_which_external_models_there_are_and_how_often_each_was_called(
     resources = {"judge": LLM(endpoint=other.url, model="true-name", api_key=KEY), "spare": LLM(endpoint="https://api.other/v1", model="s")}
     text = str(trainer(letters, tmp_path, other.url, resources=resources).dev(judged_agent.judged, letter_tasks(2), n=2))
     assert "2 external models, recorded as given and never trained:" in text
-    assert "judge (true-name): 2 calls in 2 rollouts, 24 -> 6 tokens" in text and "spare (s): not called" in text
+    assert "judge (true-name): 3 calls in 3 rollouts, 36 -> 9 tokens" in text, "the first task is run once more"
+    assert "spare (s): not called" in text
     assert "agents make calls" not in text, "the judge's prompt is no agent that could be trained"
     assert KEY not in text and other.url not in text
     other.close()
