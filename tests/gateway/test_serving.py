@@ -57,6 +57,21 @@ async def test_a_client_that_leaves_stops_its_sample(gateway: ServingGateway) ->
         await until(lambda: engine.cancelled == 1 and engine.running == 0)
 
 
+async def test_the_end_withdraws_what_is_still_sampled_and_answers_nothing_new(gateway: ServingGateway) -> None:
+    engine = gateway._policies["served"].engine
+    assert isinstance(engine, ScriptedEngine)
+    engine.hold = asyncio.Event()
+    async with openai.AsyncOpenAI(base_url=gateway.url, api_key="key", max_retries=0) as client:
+        asking = asyncio.create_task(client.chat.completions.create(model="m", messages=[{"role": "user", "content": "q"}]))
+        await until(lambda: engine.running == 1)
+        await gateway.close()
+        with pytest.raises(openai.APIError):
+            await asking
+        assert (engine.cancelled, engine.running) == (1, 0)
+        with pytest.raises(openai.APIConnectionError):
+            await client.models.list()
+
+
 async def test_without_a_key_everybody_is_let_in_and_with_one_nobody_who_lacks_it(gateway: ServingGateway) -> None:
     for key, status in (("key", 200), ("kez", 401), ("", 401)):
         for name, value in (("x-api-key", key), ("x-goog-api-key", key), ("api-key", key), ("Authorization", f"Bearer {key}")):
