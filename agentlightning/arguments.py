@@ -21,6 +21,7 @@ from agentlightning.errors import ConfigError
 from agentlightning.json_values import comes_from, kind_of
 from agentlightning.metrics.progress import Progress
 from agentlightning.resources import LLM, PromptTemplate
+from agentlightning.runners.grading import count_arguments
 from agentlightning.spellings.absent import plain, why
 from agentlightning.spellings.nearest import did_you_mean, edits
 from agentlightning.tasks import refuse_other_kinds
@@ -141,13 +142,11 @@ def _grader_remedy(value: Any) -> str | None:
     if swapped or any(name in _GRADER and names.index(name) != place for place, name in enumerate(_GRADER) if name in names):
         right = sorted(names[:3], key=lambda name: 0 if name in _TASK_NAMES else 1 if name in _OUTPUT_NAMES else 2)
         return f"it takes {signature}, and is called by position, the task first: def grader({', '.join(right)})"
-    for count in (3, 2):
-        try:
-            signature.bind(*range(count))
-        except TypeError:
-            continue
-        return None
-    return f"it takes {signature}, and is called with (task, output, attempt) or (task, output)"
+    try:
+        count_arguments(value)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def _resume_remedy(value: Any) -> str | None:

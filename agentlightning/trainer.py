@@ -274,7 +274,7 @@ class Trainer:
             val=val_tasks,
             grader=self.grader,
             resources=self.resources,
-            resume=resume,
+            resume=True if resume == "latest" else resume,
             progress=self.progress,
             asked=self.asked,
         )

@@ -32,7 +32,7 @@ def train(
 ) -> int:
     trainer = _trainer(resolved, grader, result_only=json)
     trainer.asked = _asked(resolved, arguments)
-    result = trainer.fit(agent, _needed(tasks, "train"), val_dataset=val, resume=True if resume == "latest" else resume or False)
+    result = trainer.fit(agent, _needed(tasks, "train"), val_dataset=val, resume=resume or False)
     if json:
         write_json(result.to_json())
     interrupted = result.status is RunStatus.STOPPED and result.stopped_by == "interrupted"

@@ -121,6 +121,14 @@ def test_what_is_no_data_set_is_refused_with_what_would_be_one(tasks, says):
     assert "\n" not in str(caught.value)
 
 
+def test_a_column_of_a_data_set_that_is_no_json_is_named_at_its_place():
+    rows = datasets.Dataset.from_dict({"q": ["a", "b"], "when": [None, datetime.datetime(2020, 1, 1)], "score": [1.0, float("nan")]})
+    with pytest.raises(TaskError, match=r"^train\[1\]\['when'\] is a datetime: use .isoformat\(\)"):
+        check_tasks(rows, "train")
+    with pytest.raises(TaskError, match=r"^train\[1\]\['score'\] is nan: .*use None"):
+        check_tasks(rows.remove_columns("when"), "train")
+
+
 @dataclasses.dataclass
 class Point:
     x: int
@@ -299,7 +307,7 @@ def test_a_missing_library_is_one_line_that_says_what_to_install(tmp_path, monke
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
     parquet(tmp_path / "t.parquet", q=["a"])
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtra, match=rf'needs {module}: pip install "agentlightning\[data\]"'):
+    with pytest.raises(MissingExtra, match=rf'needs {module}: pip install ".*\[data\]"'):
         load_tasks(tmp_path / name)
 
 
