@@ -88,6 +88,8 @@ def _model_remedy(value: Any) -> str | None:
 
 
 def _algorithm_remedy(value: Any) -> str | None:
+    if isinstance(value, str) and (sentence := why(value)):
+        return sentence
     if isinstance(value, type) and issubclass(value, Algorithm):
         return f"pass an instance, algorithm={value.__name__}()"
     if isinstance(value, Mapping):

@@ -6,7 +6,7 @@ import inspect
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 import typer.main
 
 import agentlightning
-from agentlightning.algorithms import ALGORITHMS
+from agentlightning.algorithms import ALGORITHMS, GRPO
 from agentlightning.cli.app import app
 from agentlightning.config import RunConfig, resolve
 from agentlightning.errors import ConfigError
@@ -92,6 +92,24 @@ def test_every_name_is_refused_as_an_argument_and_as_a_setting(name: str, tmp_pa
         with pytest.raises(ConfigError) as refused:
             ask()
         assert str(refused.value) == said + sentence
+
+
+def test_a_value_that_is_absent_is_refused_with_its_sentence() -> None:
+    said: list[tuple[Callable[[], Any], str]] = [
+        (lambda: Trainer(model="m", algorithm="ppo"), "ppo"),
+        (lambda: Trainer(model="m", runner={"isolation": "docker"}), "docker"),
+        (lambda: Trainer(model="m", config={"algorithm": {"name": "dapo"}}), "dapo"),
+        (lambda: GRPO(beta=0.04), "beta"),
+        (lambda: GRPO(num_generations=8), "num_generations"),
+        (lambda: RunConfig(lora=8), "lora"),
+        (lambda: RunConfig(learner={"lora_rank": 8}), "lora_rank"),
+        (lambda: Trainer(model="m").fit(lambda task: 1.0, [1], reward_funcs=[len]), "reward_funcs"),
+        (lambda: Trainer(model="m").dev(lambda task: 1.0, [1], callbacks=[]), "callbacks"),
+    ]
+    for ask, name in said:
+        with pytest.raises(ConfigError) as refused:
+            ask()
+        assert (why(name) or "?") in str(refused.value) and "\n" not in str(refused.value), name
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != name.lower() or name.startswith("emit_")])
