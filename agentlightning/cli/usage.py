@@ -1,4 +1,4 @@
-"""What ``agl`` says of a command line that it cannot take: one line with what to do, for a command or an option that is not here too."""
+"""What ``agl`` says of a command line that it cannot take: one line with what to do."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Spellings: pure tables of names that are written for something here, or for something that is not here. They load nothing of the package."""
+"""Spellings: pure tables of names that are written for something here, or for something that is not here."""

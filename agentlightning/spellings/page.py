@@ -13,8 +13,9 @@ _INTRODUCTION = """\
 
 This page is made from the tables of `agentlightning/spellings/`; a test holds it in step.
 
-Whatever is written for something that this version does not have, as an argument, a setting, a flag, a command or an import, is refused with the sentence below, however
-it is spelt: capitals, dashes and a section in front make no difference. The last column has the names that are known."""
+Whatever is written for something that this version does not have, as an argument, a setting, a flag, a command or an
+import, is refused with the sentence below. Capitals, dashes and a section in front make no difference. The last column
+has the names that are known."""
 
 
 def page() -> str:

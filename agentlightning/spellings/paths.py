@@ -1,4 +1,4 @@
-"""Modules that programs of this package's name import and that are not here: each import answers with a sentence instead of "No module named".
+"""Modules that programs of this package's name import and that are not here: each answers with a sentence.
 
 The finder that asks this file is in the package itself; a path that gets a module behind it leaves the table, and a test holds that.
 """
@@ -69,7 +69,10 @@ MODULES = {
 
 
 def why_no_module(path: str) -> str | None:
-    """The sentence for what was imported and not found, a module or a name of one (``agentlightning.types.Triplet``); None where nothing is known of it."""
+    """The sentence for what was imported and not found, a module or a name of one (``agentlightning.types.Triplet``).
+
+    None where nothing is known of it.
+    """
     below = path.removeprefix(f"{agentlightning.__name__}.")
     holder, _, name = path.rpartition(".")
     sentence = MODULES.get(below)
@@ -81,7 +84,10 @@ def why_no_module(path: str) -> str | None:
 
 
 def spec_of(path: str) -> ModuleSpec | None:
-    """A spec whose module cannot be loaded, for a path with a sentence. Who only looks for the module (``importlib.util.find_spec``) gets no error."""
+    """A spec whose module cannot be loaded, for a path with a sentence.
+
+    So who only looks for the module (``importlib.util.find_spec``) gets no error.
+    """
     sentence = why_no_module(path)
     return None if sentence is None else ModuleSpec(path, _Refusing(sentence))
 
