@@ -24,7 +24,7 @@ from agentlightning.text import plural, printable
 from agentlightning.types import Call, Json, Reason, Reward
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from rich.console import Group
 
     from agentlightning.agent import AgentSpec
     from agentlightning.config import RunConfig
@@ -104,12 +104,14 @@ class DevReport:
         return {**asdict(self), "trainable": self.trainable}
 
     def __str__(self) -> str:
-        return "\n".join(text for _, text in self._lines())
+        return "\n".join(printable(text) for _, text in self._lines())
 
-    def __rich__(self) -> Text:
-        from rich.text import Text
+    def __rich__(self) -> Group:
+        from rich.console import Group
 
-        return Text("\n").join(Text(text, style=style) for style, text in self._lines())
+        from agentlightning.screen import Text
+
+        return Group(*(Text(text, style) for style, text in self._lines()))
 
     def _lines(self) -> Iterable[tuple[str, str]]:
         """Lines with their style, top to bottom."""

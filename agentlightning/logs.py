@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import logging
 
+from agentlightning.text import printable
+
 NAME = "agentlightning"
+
+
+class _Formatter(logging.Formatter):
+    """What stands in a record comes from users and models too: no control character of it reaches a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def configure_logger(level: int | str = logging.INFO, name: str = NAME) -> logging.Logger:
@@ -16,7 +25,7 @@ def configure_logger(level: int | str = logging.INFO, name: str = NAME) -> loggi
     logger.setLevel(level)
     if not any(isinstance(handler, logging.StreamHandler) for handler in logger.handlers):
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+        handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
         logger.addHandler(handler)
         logger.propagate = False
     return logger

@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 a defect (with its traceback) or an agent that cannot be t
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,6 @@ from typer.core import TyperGroup
 from agentlightning import __version__
 from agentlightning.cli.usage import UsageError, no_command, usage_line
 from agentlightning.errors import AgentLightningError
-from agentlightning.text import printable
 
 INTERRUPTED = 130
 
@@ -64,7 +62,9 @@ def _one_line() -> Generator[None]:
 
 def _complain(text: str) -> None:
     """One line, or one for each thing that is wrong, on stderr."""
-    print(printable(text), file=sys.stderr)
+    from agentlightning.cli.streams import say
+
+    say(text, err=True)
 
 
 def _optional_value(args: list[str], option: str, value: str) -> list[str]:
@@ -284,7 +284,7 @@ def chat(
 
     resolved, said = choose(settings(config, set_, model=model, output_dir=output_dir))
     if said:
-        print(said, file=sys.stderr)
+        _complain(said)
     chatting.run(resolved.config, system=system, temperature=temperature, max_tokens=max_tokens, seed=seed)
 
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agentlightning.cli.streams import say
 from agentlightning.config import RunConfig
 from agentlightning.engines.base import Engine, SampleRequest
 from agentlightning.errors import AgentLightningError, ContextLengthError
-from agentlightning.text import printable
 from agentlightning.types import FinishReason, Message, SamplingParams
 
 if TYPE_CHECKING:
@@ -46,21 +46,21 @@ def _converse(session: Session, loop: _Loop, model: str) -> None:
     if interactive:
         import_module("readline")  # gives input() a history and editing
 
-        print(f"{model}: {HELP}")
+        say(f"{model}: {HELP}")
     while True:
         try:
             line = input("> " if interactive else "").strip()
         except (EOFError, KeyboardInterrupt):
-            print()
+            say()
             return
         if line == "/quit":
             return
         if line == "/reset":
             session.reset()
-            print("the conversation begins anew")
+            say("the conversation begins anew")
             continue
         if line.startswith("/"):
-            print(f"{line.split()[0]} is no command: {HELP}")
+            say(f"{line.split()[0]} is no command: {HELP}")
             continue
         if line:
             _reply(session, loop, line)
@@ -70,19 +70,18 @@ def _reply(session: Session, loop: _Loop, line: str) -> None:
     future = loop.start(session.reply(line, _show))
     try:
         finish = future.result()
-        print("" if finish is FinishReason.STOP else f" [{finish}]")
+        say("" if finish is FinishReason.STOP else f" [{finish}]")
     except KeyboardInterrupt:
         future.cancel()
-        print(" [stopped]")
+        say(" [stopped]")
     except ContextLengthError as error:
-        print(f"{error}: /reset begins anew")
+        say(f"{error}: /reset begins anew")
     except AgentLightningError as error:
-        print(error)
+        say(str(error))
 
 
 def _show(text: str) -> None:
-    sys.stdout.write(printable(text))
-    sys.stdout.flush()
+    say(text, end="")
 
 
 class Session:

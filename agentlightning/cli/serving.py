@@ -34,12 +34,13 @@ def serve(resolved: Resolved, said: str, *, key: str | None) -> None:
 
 async def _serve(config: RunConfig, said: str, key: str | None, *, own_ceiling: bool) -> None:
     from agentlightning.cli.engine import load_engine
+    from agentlightning.cli.streams import say
     from agentlightning.gateway.serving import ServingGateway
     from agentlightning.gateway.session import Policy
 
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
-    print(printable(f"loading {config.model.path}"), flush=True)
+    say(f"loading {config.model.path}")
     name = clean(Path(config.model.path).name) or "model"
     engine, template = await load_engine(config, name)
     try:
@@ -50,13 +51,13 @@ async def _serve(config: RunConfig, said: str, key: str | None, *, own_ceiling: 
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, over.set)
-            print(_lines(said or config.model.path, name, gateway.url, key), flush=True)
+            say(_lines(said or config.model.path, name, gateway.url, key))
             await over.wait()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)  # once more ends it at once
         finally:
             await gateway.close()
-        print(f"\nended: {plural(gateway.record.calls, 'call')} answered", flush=True)
+        say(f"\nended: {plural(gateway.record.calls, 'call')} answered")
     finally:
         await engine.close()
 

@@ -1,4 +1,7 @@
-"""The standard streams of an ``agl`` process, made safe once, before anything is written: no character is too much for them, and a reader may leave."""
+"""The standard streams of an ``agl`` process, made safe once, before anything is written: no character is too much for them, and a reader may leave.
+
+``say`` is how a command writes a line on them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,12 @@ from contextlib import suppress
 from typing import Any
 
 from agentlightning.screen import LEFT
+from agentlightning.text import printable
+
+
+def say(text: str = "", *, err: bool = False, end: str = "\n") -> None:
+    """A text on stdout or stderr, at once, with control characters as escapes."""
+    print(printable(text), file=sys.stderr if err else sys.stdout, end=end, flush=True)
 
 
 class _Patient(io.FileIO):
