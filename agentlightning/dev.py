@@ -109,9 +109,9 @@ class DevReport:
     def __rich__(self) -> Group:
         from rich.console import Group
 
-        from agentlightning.screen import Text
+        from agentlightning.screen import Hanging, Text
 
-        return Group(*(Text(text, style) for style, text in self._lines()))
+        return Group(*(Hanging(Text(text, style)) for style, text in self._lines()))
 
     def _lines(self) -> Iterable[tuple[str, str]]:
         """Lines with their style, top to bottom."""

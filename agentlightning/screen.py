@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import io
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -231,9 +232,41 @@ class Labelled:
                     yield _Whole(text)
                     continue
             else:
-                lines = text.wrap(console, room, overflow="fold")
+                lines = wrapped(console, text, room)
             for i, line in enumerate(lines):
                 yield rich_text.Text.assemble((f"{'' if i else label:<{wide}}", "dim"), line, no_wrap=True, overflow="ignore")
+
+
+class Hanging:
+    """A line that goes on below its own beginning where it is too long: below its words, behind a label such as ``Cause:`` or the bar of what was printed."""
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = self.text.drawn(options.encoding)
+        found = _BEGINNING.match(text.plain)
+        indent = len(found[0]) if found and len(found[0]) < options.max_width // 2 else 0
+        begin, rest = text.divide([indent])
+        lines = wrapped(console, rest, options.max_width - indent) if rest.plain else [rest]
+        for i, line in enumerate(lines):
+            yield rich_text.Text.assemble(" " * indent if i else begin, line, no_wrap=True, overflow="ignore")
+
+
+_BEGINNING = re.compile(r"\s*(\| |\d+\. |[A-Z][a-z]+: +)?")
+_TOGETHER = re.compile(r"\[[^\[\]]{,40}\]|(?<=\d) (?=[a-z])")
+"""What is not broken: an interval, and a number with what it counts."""
+_HELD = "\ue000"
+
+
+def wrapped(console: Console, text: rich_text.Text, room: int) -> list[rich_text.Text]:
+    """A text in lines of ``room`` columns, broken between words and never inside an interval or behind a number."""
+    held = text.copy()
+    held.plain = _TOGETHER.sub(lambda found: found[0].replace(" ", _HELD), text.plain)
+    lines = list(held.wrap(console, room, overflow="fold"))
+    for line in lines:
+        line.plain = line.plain.replace(_HELD, " ").rstrip()
+    return lines
 
 
 class _Whole:

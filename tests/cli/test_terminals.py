@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -12,7 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from agentlightning.screen import Hanging, Text
 from tests.cli.conftest import ROOT, RUN_ID
 from tests.cli.test_training import QUICK, invoke
 from tests.terminals import AGL, environment, in_terminal
@@ -260,3 +263,17 @@ def test_settings_fit_the_terminal(columns: int, tmp_path: Path) -> None:
     written = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in shown.text.splitlines()]
     assert max(map(len, written)) <= columns
     assert all(key in shown.text for key in ("learner.lr", "sampling.max_tokens", "flag --set"))
+
+
+@pytest.mark.parametrize("columns", [1, 5, 20, 60, 80])
+def test_a_line_too_long_goes_on_below_its_words_and_breaks_no_number(columns: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=columns, color_system=None, legacy_windows=False)
+    text = "   Cause: 3 samples ran into max_tokens (2), reward 0.712 [0.650, 0.768] after 1,234 steps in 4.2 s, of 1,000 tokens"
+    console.print(Hanging(Text(text)), crop=False)
+    lines = out.getvalue().splitlines()
+    assert "".join("".join(lines).split()) == "".join(text.split()), "nothing is lost"
+    if columns >= 60:
+        assert len(lines) > 1 and all(len(line) <= columns and line.startswith(" " * 10) for line in lines[1:])
+        joined = "\n".join(lines)
+        assert all(kept in joined for kept in ("3 samples", "[0.650, 0.768]", "1,234 steps", "4.2 s", "1,000 tokens"))
