@@ -17,6 +17,7 @@ from agentlightning.agent import AgentSpec, LitAgent
 from agentlightning.algorithms import Algorithm
 from agentlightning.config import Resolved, RunConfig
 from agentlightning.config_sources import as_argument, settings_keys
+from agentlightning.entry import short_errors
 from agentlightning.errors import ConfigError
 from agentlightning.json_values import comes_from, kind_of
 from agentlightning.metrics.progress import Progress
@@ -224,15 +225,17 @@ def checked(entry: Callable[P, R]) -> Callable[P, R]:
 
         @functools.wraps(entry)
         async def waited(*args: P.args, **kwargs: P.kwargs) -> Any:
-            check(*args, **kwargs)
+            with short_errors():
+                check(*args, **kwargs)
             return await cast("Awaitable[Any]", entry(*args, **kwargs))
 
         return cast("Callable[P, R]", waited)
 
     @functools.wraps(entry)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        check(*args, **kwargs)
-        return entry(*args, **kwargs)
+        with short_errors():
+            check(*args, **kwargs)
+            return entry(*args, **kwargs)
 
     return called
 

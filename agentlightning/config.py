@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from agentlightning.names import LONGEST, clean
 from agentlightning.starters import folder_of
+from agentlightning.text import at_home
 from agentlightning.types import MAX_REWARD, ScorableReason
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ class RunConfig(Settings):
     @property
     def record_url(self) -> str:
         """Where the record is."""
-        return self.store.url or f"sqlite:///{self.output_dir.expanduser().resolve() / 'record.db'}"
+        return self.store.url or f"sqlite:///{at_home(self.output_dir).resolve() / 'record.db'}"
 
     def anchored(self) -> RunConfig:
         """The same settings with every path absolute: from then on the working folder, which an agent may change or delete, means nothing.
@@ -299,7 +300,7 @@ class RunConfig(Settings):
         from agentlightning.errors import ConfigError
 
         def absolute(path: str | Path) -> Path:
-            return Path(path).expanduser().absolute()
+            return at_home(path).absolute()
 
         try:
             config = self.model_copy(update={"output_dir": absolute(self.output_dir).resolve()})

@@ -28,6 +28,7 @@ from agentlightning.errors import ConfigError
 from agentlightning.json_values import kind_of, out_of_numpy
 from agentlightning.spellings.absent import why
 from agentlightning.spellings.nearest import did_you_mean, nearest
+from agentlightning.text import at_home
 from agentlightning.types import Json
 
 ENVIRONMENT_PREFIX = "AGL_"
@@ -148,7 +149,7 @@ def _from_file(file: Path | None) -> Iterator[_Given]:
     if file is None:
         return
     try:
-        text = file.read_text(encoding="utf-8")
+        text = at_home(file).read_text(encoding="utf-8")
         table = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: the settings cannot be read: {getattr(error, 'strerror', None) or error}") from None

@@ -1,6 +1,6 @@
 """Loading: finds user code by ``FILE.py:name`` or ``pkg.mod:name`` and imports it, and tells where a given object could be imported from again.
 
-Every failure is a ConfigError of one line that a user can act on; the user's own traceback is kept with it. Imports nothing of ours but errors.
+Every failure is a ConfigError of one line that a user can act on; the user's own traceback is kept with it. Imports nothing of ours but errors and text.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from agentlightning.errors import AgentLightningError, ConfigError
+from agentlightning.text import at_home
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def parse_path(path: str) -> AgentSource:
                 f"{path!r}: {place!r} is neither a .py file nor a module that can be found: expected FILE.py:name or pkg.mod:name"
             )
         return AgentSource(None, place, attribute, path)
-    file = Path(place).expanduser().resolve()
+    file = at_home(place).resolve()
     try:
         text = file.read_bytes()
     except OSError as error:

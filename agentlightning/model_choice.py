@@ -13,7 +13,7 @@ from agentlightning.config import Resolved
 from agentlightning.errors import ConfigError
 from agentlightning.standing import folder_of
 from agentlightning.store.base import Store
-from agentlightning.text import printable
+from agentlightning.text import at_home, printable
 from agentlightning.types import RunRecord
 
 LATEST = "latest"
@@ -56,7 +56,7 @@ def with_model(resolved: Resolved, path: str) -> Resolved:
 
 
 def _choose(given: str, output: Path, runs: Sequence[RunRecord]) -> ModelChoice:
-    folder = Path(given).expanduser()
+    folder = at_home(given)
     if not given or folder.is_dir():
         inside = folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
         if not given or (folder / "tokenizer_config.json").is_file() or not any(inside.glob("step-*")):

@@ -18,6 +18,7 @@ from agentlightning.config import ModelConfig
 from agentlightning.errors import MissingExtra, ModelError, install
 from agentlightning.spellings.absent import why
 from agentlightning.starters import STARTERS
+from agentlightning.text import at_home
 
 try:
     import torch
@@ -107,7 +108,7 @@ def _source(path: str) -> str:
     """Checks a local folder as far as its file names tell; passes a hub id on."""
     if not path:
         raise ModelError("no model given: set model.path (--model) to a Hugging Face folder or hub id")
-    folder = Path(path).expanduser()
+    folder = at_home(path)
     if folder.suffix == ".gguf" or (folder.is_dir() and _holds_only_gguf(folder)):
         raise ModelError(f"{path}: {why('gguf')}")
     if folder.is_file():

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agentlightning.spellings.absent import why
+from agentlightning.text import at_home
 
 if find_spec("fcntl") is None:
     from agentlightning.errors import ConfigError
@@ -337,7 +338,7 @@ def _by_key(description: Mapping[str, Json]) -> dict[str, Json]:
 
 def make_folder(path: Path) -> Path:
     """Creates a folder and proves that it can be written. Raises ConfigError with the cause."""
-    path = path.expanduser().resolve()
+    path = at_home(path).resolve()
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".writable-{os.getpid()}"

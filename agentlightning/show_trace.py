@@ -11,7 +11,6 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -25,7 +24,7 @@ from agentlightning.run import AttemptTrace
 from agentlightning.screen import Text
 from agentlightning.show import STATUS_STYLE, RunView, advantage_of, rollout_line
 from agentlightning.store.base import Store
-from agentlightning.text import clip, clip_start, duration, encodable, number, one_line, plural, printable, shorten, width
+from agentlightning.text import at_home, clip, clip_start, duration, encodable, number, one_line, plural, printable, shorten, width
 from agentlightning.types import Attempt, Call, CallStatus, FinishReason, Json, Node, Reward, Rollout, Status
 
 Decoder = Callable[[Sequence[int]], str]
@@ -58,7 +57,7 @@ async def read_rollout(store: Store, run: RunView, rollout: Rollout) -> RolloutV
 
 def load_decoder(model: str | None) -> Decoder | None:
     """Reads the tokenizer of a model folder. None where there is no such folder, no tokenizer.json in it, or no `tokenizers` installed."""
-    file = Path(model or "").expanduser() / "tokenizer.json"
+    file = at_home(model or "") / "tokenizer.json"
     if not model or not file.is_file():
         return None
     try:

@@ -19,6 +19,7 @@ import orjson
 
 from agentlightning.errors import AgentLightningError, ConfigError
 from agentlightning.spellings.absent import why
+from agentlightning.text import at_home
 from agentlightning.types import Json, Mode, RunRecord, RunStatus
 
 try:
@@ -135,12 +136,12 @@ def how_to_resume(description: Mapping[str, Json], run_id: str, folder: Path) ->
     if model := cast("Mapping[str, Mapping[str, Json]]", description["config"]).get("model", {}).get("path"):
         arguments = _with_model(arguments, str(model), known.directory)
     given = cast("Mapping[str, Json]", description["config"]).get("output_dir") or "runs"
-    if (Path(known.directory) / Path(str(given)).expanduser()).resolve() != folder.parent.resolve():  # it was moved
+    if (Path(known.directory) / at_home(str(given))).resolve() != folder.parent.resolve():  # it was moved
         arguments = _with(arguments, "--output-dir", str(folder.parent.resolve()))
     variables = [f"{name}={shlex.quote(value)}" for name, value in known.environment.items()]
     command = " ".join([*variables, shlex.join(["agl", *arguments, "--resume", run_id])])
     elsewhere = Path(known.directory) != Path.cwd()
-    gone = [text for text in _files(arguments) if not (Path(known.directory) / Path(text).expanduser()).exists()]
+    gone = [text for text in _files(arguments) if not (Path(known.directory) / at_home(text)).exists()]
     again = f"  # give again what is gone: {', '.join(gone)}" if gone else ""
     return f"cd {shlex.quote(known.directory)} && {command}{again}" if elsewhere else command + again
 
@@ -160,7 +161,7 @@ def _without_resume(arguments: Sequence[str]) -> list[str]:
 def _with_model(arguments: Sequence[str], path: str, directory: str) -> list[str]:
     """The arguments with the model that was meant: what `latest` is changes with time."""
     given = _given(arguments, "--model")
-    if given is None or given == path or Path(directory, given).expanduser().absolute() == Path(path):
+    if given is None or given == path or at_home(Path(directory, given)).absolute() == Path(path):
         return list(arguments)
     return _with(arguments, "--model", path)
 

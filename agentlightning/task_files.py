@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from agentlightning.errors import MissingExtra, TaskError, install
 from agentlightning.json_values import exact_json
+from agentlightning.text import at_home
 from agentlightning.types import Json
 
 _ENCODINGS = (
@@ -54,7 +55,7 @@ def load_tasks(path: str | Path) -> list[Json]:
     """
     if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are not type-checked
         raise TaskError(f"load_tasks({path!r:.60}): expected the path of a file; a data set in memory is passed to fit as it is")
-    path = Path(path).expanduser()
+    path = at_home(path)
     suffix = path.suffix.lower()
     if path.is_dir():
         tasks = _saved(path)
@@ -97,7 +98,8 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except (OSError, ValueError) as error:
-        raise TaskError(f"task file {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        hint = '; a data set of a hub is loaded first: load_dataset(NAME)["train"]' if not path.suffix and not path.parent.exists() else ""
+        raise TaskError(f"task file {path} cannot be read: {getattr(error, 'strerror', None) or error}{hint}") from error
 
 
 def _list(text: str, path: Path) -> list[Json]:

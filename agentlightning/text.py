@@ -7,6 +7,7 @@ until something is clipped.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 SHORT = 320
@@ -119,6 +120,11 @@ def number(value: float) -> str:
 def small(value: float | None) -> str:
     """``3.2e-06``; a dash for what was not measured."""
     return "-" if value is None else f"{value:.1e}"
+
+
+def at_home(path: str | Path) -> Path:
+    """The path with ``~`` as its user's home folder; as it stands where there is no such user (`Path.expanduser` would raise)."""
+    return Path(os.path.expanduser(path))
 
 
 def short_path(path: str | Path) -> str:

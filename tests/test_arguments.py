@@ -21,6 +21,7 @@ from agentlightning.config import LearnerConfig
 from agentlightning.errors import ConfigError
 from agentlightning.metrics import SilentView
 from agentlightning.spellings.nearest import edits, nearest
+from agentlightning.text import at_home
 
 ENTRIES: dict[str, Callable[..., Any]] = {
     "Trainer": Trainer,
@@ -279,6 +280,18 @@ def test_a_settings_class_refuses_in_one_line_what_a_file_may_not_say(make: Call
 )
 def test_arguments_in_the_wrong_place_are_one_line(entry: str, args: tuple[Any, ...], arguments: dict[str, Any], says: str) -> None:
     assert says in refusal(entry, *args, **arguments)
+
+
+def test_a_refusal_leaves_as_its_sentence_without_the_frames_it_came_through() -> None:
+    for call in (lambda: Trainer(n_runners="8"), lambda: Trainer(model="m").fit(agent, 3)):  # pyright: ignore[reportArgumentType]
+        with pytest.raises(ConfigError) as refused:
+            call()
+        assert len(refused.traceback) <= 3
+
+
+def test_the_home_of_a_user_who_is_not_there_is_no_defect() -> None:
+    assert "cannot be read" in refusal("fit", "~no-such-user/agent.py:agent", TASKS)
+    assert at_home("~no-such-user/m") == Path("~no-such-user/m") and at_home("~") == Path.home()
 
 
 def test_what_is_right_is_taken() -> None:

@@ -16,6 +16,7 @@ from agentlightning.errors import ConfigError
 from agentlightning.screen import Column, Listing, Text
 from agentlightning.show import RunView, read_run, read_runs, render_rollouts, render_run, render_runs, rollouts_json, run_json, runs_json
 from agentlightning.store import Store, open_store
+from agentlightning.text import at_home
 from agentlightning.types import Mode, Rollout, RunRecord, RunStatus
 
 
@@ -55,7 +56,7 @@ async def _runs(config: RunConfig, *, json: bool) -> None:
         write_json([]) if json else write(f"no runs in {config.output_dir}: `agl train` begins one")
         return
     async with _open(url) as store:
-        found = await read_runs(store, config.output_dir.expanduser().resolve())
+        found = await read_runs(store, at_home(config.output_dir).resolve())
         write_json(runs_json(found)) if json else write(render_runs(found))
 
 
@@ -130,12 +131,12 @@ async def _open_run(config: RunConfig, run: str) -> AsyncGenerator[tuple[Store, 
 def _place(config: RunConfig, run: str) -> Path:
     """The output folder that was named: that of the run's folder, where this is how it was named."""
     folder = _run_folder(run)
-    return folder.parent if folder is not None else config.output_dir.expanduser().resolve()
+    return folder.parent if folder is not None else at_home(config.output_dir).resolve()
 
 
 def _run_folder(run: str) -> Path | None:
     """The folder that ``run`` names, if it is one that a run wrote."""
-    folder = Path(run).expanduser().resolve()
+    folder = at_home(run).resolve()
     return folder if (folder / "config.json").is_file() else None
 
 

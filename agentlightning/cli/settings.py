@@ -10,6 +10,7 @@ from pathlib import Path
 from agentlightning.config import Resolved, resolve
 from agentlightning.errors import ConfigError
 from agentlightning.model_choice import choose_recorded_model, with_model
+from agentlightning.text import at_home
 from agentlightning.types import Json
 
 KEYS = {
@@ -41,7 +42,7 @@ def settings(config: Path | None, sets: Sequence[str] | None, **flags: Json) -> 
 def choose(resolved: Resolved) -> tuple[Resolved, str]:
     """The settings with the model that is meant, for commands that open no run, and what is to be said of it. Raises ConfigError."""
     config = resolved.config
-    choice = asyncio.run(choose_recorded_model(config.model.path, config.output_dir.expanduser().resolve(), config.record_url))
+    choice = asyncio.run(choose_recorded_model(config.model.path, at_home(config.output_dir).resolve(), config.record_url))
     return with_model(resolved, choice.path), choice.said
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from agentlightning.runners.job import ENDPOINT_VARIABLES
+from agentlightning.text import at_home
 from agentlightning.types import Json
 
 _URL_ARGUMENTS = ("base_url", "api_base", "openai_api_base", "anthropic_api_url", "endpoint", "host")
@@ -133,7 +134,7 @@ class Source:
         if not any(keyword.arg == "override" and ast.unparse(keyword.value) == "True" for keyword in call.keywords):
             return
         given = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "dotenv_path")]
-        named = [Path(str(one.value)).expanduser() for one in given if isinstance(one, ast.Constant)]
+        named = [at_home(str(one.value)) for one in given if isinstance(one, ast.Constant)]
         files = [file for file in named if file.is_file()] or _dotenv_files(self.folder)
         lines = [f"{file.name}:{line} ({name})" for file in files for line, name, _ in _read_dotenv(file) if name in ENDPOINT_VARIABLES]
         if lines or not files:

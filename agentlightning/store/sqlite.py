@@ -37,6 +37,7 @@ from agentlightning.store.rows import (
 from agentlightning.store.schema import attempts as attempt_table
 from agentlightning.store.schema import rollouts as rollout_table
 from agentlightning.store.writer import Writer
+from agentlightning.text import at_home
 from agentlightning.types import (
     Attempt,
     AttemptResult,
@@ -81,7 +82,7 @@ class SqliteStore:
     """A Store in the file ``path``. Use ``open_store``, which checks its arguments."""
 
     def __init__(self, path: str, durability: Literal["process", "power"], *, create: bool = True) -> None:
-        self.path = Path(path).expanduser().absolute()
+        self.path = at_home(path).absolute()
         self._synchronous = {"process": "NORMAL", "power": "FULL"}[durability]
         if not create:
             try:

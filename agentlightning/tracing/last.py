@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentlightning.errors import ConfigError, MissingExtra
+from agentlightning.text import at_home
 from agentlightning.types import Rollout
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class LastTrace:
         from agentlightning.picture import write_picture
         from agentlightning.show_tree import draw_tree
 
-        path = Path(filename).expanduser()
+        path = at_home(filename)
         picture = draw_tree(self.view, self.trace, self.decode)
         if path.suffix.lower() in (".svg", ".png"):
             return (write_picture(picture, path),)

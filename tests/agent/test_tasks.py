@@ -60,8 +60,12 @@ def test_a_bad_line_is_shown_with_its_number_and_its_first_80_characters(tmp_pat
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path):
-    with pytest.raises(TaskError, match=r"nowhere.jsonl cannot be read: No such file"):
+    with pytest.raises(TaskError, match=r"nowhere.jsonl cannot be read: No such file or directory$"):
         load_tasks(tmp_path / "nowhere.jsonl")
+    with pytest.raises(TaskError, match=r"~no-such-user/t.jsonl cannot be read: No such file"):
+        load_tasks("~no-such-user/t.jsonl")
+    with pytest.raises(TaskError, match=r'some/dataset cannot be read: .*load_dataset\(NAME\)\["train"\]'):
+        load_tasks("some/dataset")
 
 
 class Rows:
