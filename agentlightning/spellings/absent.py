@@ -265,7 +265,7 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "A server and workers on other machines",
         "agents, model and record are in one command on one machine: `agl train`, or Trainer(...).fit(agent, "
-        "tasks) with the tasks themselves",
+        "tasks) with the tasks themselves; `agl serve latest` serves a trained model",
         "server client worker workers remote remote_workers server_url endpoint_url join AgentLightningServer "
         "AgentLightningClient DevTaskLoader LightningStoreServer "
         "LightningStoreClient login cluster submit launch",
@@ -534,7 +534,7 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "The tasks",
         "tasks are train_dataset and val_dataset in Python, --tasks and --val of `agl train`: lists of JSON "
-        "values, or a file with one a line",
+        "values, or files of them (docs/tasks.md)",
         "dataset dataset_name dataset_path train_data train_tasks train_files val_files val_tasks eval_dataset "
         "eval_data eval_tasks test_dataset test_data valid_dataset dev_data data_path",
         synonym=True,
