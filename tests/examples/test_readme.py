@@ -45,7 +45,7 @@ def reward(folder: Path, task: dict[str, Any], reply: str) -> float:
 
 def test_the_command_makes_tasks_that_do_not_overlap(folder: Path) -> None:
     train, val = tasks(folder, "train.jsonl"), tasks(folder, "val.jsonl")
-    assert (len(train), len(val)) == (64, 100)
+    assert (len(train), len(val)) == (48, 50)
     assert not {task["question"] for task in train} & {task["question"] for task in val}
 
 
