@@ -81,4 +81,4 @@ def in_terminal(
     except OSError:
         pass  # the other side was closed: the process ended
     os.close(leader)
-    return Shown(process.wait(120), raw, columns, encoding)
+    return Shown(process.wait(240), raw, columns, encoding)

@@ -158,7 +158,7 @@ def test_a_reader_that_leaves_early_is_no_error(arguments: tuple[str, ...], reco
     read, write = os.pipe()
     os.close(read)
     ran = subprocess.run(
-        [*AGL, *arguments, *place], stdout=write, stderr=subprocess.PIPE, env=environment(), cwd=ROOT, timeout=60, check=False
+        [*AGL, *arguments, *place], stdout=write, stderr=subprocess.PIPE, env=environment(), cwd=ROOT, timeout=240, check=False
     )
     os.close(write)
     assert (ran.returncode, ran.stderr) == (0, b"")
@@ -173,7 +173,7 @@ def test_a_disk_that_is_full_is_one_line(recorded: Path) -> None:
                 stderr=subprocess.PIPE,
                 env=environment(),
                 cwd=ROOT,
-                timeout=60,
+                timeout=240,
                 check=False,
             )
         assert ran.returncode == 2
@@ -184,7 +184,7 @@ def test_a_disk_that_is_full_is_one_line(recorded: Path) -> None:
 def test_a_stream_that_was_never_open_is_no_error(closed: str, code: int, recorded: Path) -> None:
     what = "show nothing" if code else "runs"
     command = f'"{sys.executable}" -c "from agentlightning.cli import main; main()" {what} --output-dir "{recorded}" {closed}'
-    ran = subprocess.run(["sh", "-c", command], env=environment(), cwd=ROOT, capture_output=True, timeout=60, check=False)
+    ran = subprocess.run(["sh", "-c", command], env=environment(), cwd=ROOT, capture_output=True, timeout=240, check=False)
     assert ran.returncode == code
     assert b"Traceback" not in ran.stdout + ran.stderr and b"agl:" not in ran.stdout
 

@@ -64,7 +64,7 @@ def test_without_matplotlib_the_message_is_what_to_install(tmp_path: Path, monke
 def test_a_matplotlib_that_cannot_be_loaded_is_one_line(tmp_path: Path, program: str) -> None:
     code = f"import os, sys, types; {program}\nfrom pathlib import Path\nfrom agentlightning.metrics import plot\nplot([{line(1)!r}], Path('c.png'))"
     ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240, check=False
     )
     assert "the learning curve needs matplotlib" in ran.stderr.splitlines()[-1], ran.stderr
 

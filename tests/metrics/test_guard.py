@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ from rich.console import Console
 from agentlightning.metrics import LiveView, Progress, SilentView, guarded
 from tests.cli.test_training import AGENTS, QUICK, invoke
 from tests.metrics.test_views import a_whole_run
-from tests.terminals import AGL, in_terminal
+from tests.terminals import AGL, environment, in_terminal
 from tests.tiny import letter_tasks, save_letters
 
 METHODS = [name for name in vars(Progress) if not name.startswith("_")]
@@ -111,3 +115,33 @@ def test_a_curve_that_cannot_be_drawn_is_one_line(place: Path, tmp_path: Path, m
     assert "no learning curve: AttributeError: module 'numpy' has no attribute↵'x'\n" in shown
     assert "\ncurve:" not in shown, "a file that is not there is not named"
     assert status(tmp_path) == "finished"
+
+
+def test_a_run_that_trains_nothing_says_why_and_its_parity_is_null(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    (place / "same.py").write_text(AGENTS + "\ndef same(task, llm):\n    ask(llm, task['letter'])\n    return 1.0\n")
+    command = training(tmp_path, 1)[3:]
+    shown = invoke("train", "same.py:same", *command[2:]).stdout
+    assert re.search(r"parity -  nothing trained \(\d degenerate_group\)", shown)
+    (line,) = [json.loads(line) for path in tmp_path.glob("*/metrics.jsonl") for line in path.read_text().splitlines()]
+    assert (line["parity_max"], line["ledger"]["parity_max"], line["trained_tokens"]) == (None, None, 0)
+    run = json.loads(invoke("show", "latest", "--output-dir", str(tmp_path), "--json").stdout)
+    assert run["ledger"]["parity_max"] is None and run["history"][0]["metrics"]["parity_k3"] is None
+    assert "max |delta logprob| -, k3 -" in invoke("show", "latest", "--output-dir", str(tmp_path)).stdout
+
+
+def test_a_script_whose_stdout_is_ascii_ends_like_any_other(place: Path, tmp_path: Path) -> None:
+    script = (
+        "import agentlightning as agl\n"
+        f"trainer = agl.Trainer(model='model', name='中[red]', output_dir={str(tmp_path / '中 [b]')!r}, steps=1, runner={{'isolation': 'thread'}},\n"
+        "    sampling={'max_tokens': 2}, algorithm=agl.GRPO(group_size=2, tasks_per_step=2))\n"
+        "result = trainer.fit('agent.py:agent', 'tasks.jsonl')\n"
+        "trainer.dev('agent.py:agent', 'tasks.jsonl', 1)\n"
+        "assert result.status == 'finished'\n"
+    )
+    for env in ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}):
+        ran = subprocess.run(
+            [sys.executable, "-c", script], cwd=place, env=environment(**env), capture_output=True, timeout=240, check=False
+        )
+        assert ran.returncode == 0, ran.stderr.decode()
+        assert (rb"run \u4e2d[red] (" if "PYTHONIOENCODING" in env else "run 中[red] (".encode()) in ran.stdout
