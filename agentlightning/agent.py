@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from pathlib import Path
+from types import CellType
 from typing import Any, TypeVar, cast, overload
 
 from agentlightning.errors import ConfigError
@@ -188,12 +189,14 @@ def prompt_rollout(function: Callable[..., Any]) -> FunctionAgent:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A callable with the names it is handed: ``positional`` after the task, then ``keywords``. ``optional`` ones have a default."""
+    """A callable with the names it is handed: ``positional`` after the task, then ``keywords``. ``optional`` ones have a
+    default. ``inner`` is the function that it hands them on to, where it is a wrapper that does not say so itself."""
 
     function: Callable[..., Any]
     positional: tuple[str, ...]
     keywords: tuple[str, ...]
     optional: frozenset[str]
+    inner: Callable[..., Any] | None = None
 
     @property
     def names(self) -> frozenset[str]:
@@ -202,7 +205,7 @@ class Method:
     @property
     def unused(self) -> frozenset[str]:
         """Names it takes and never reads, as far as its code shows."""
-        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        code = getattr(inspect.unwrap(self.inner or self.function), "__code__", None)
         if code is None:
             return frozenset()
         read: set[object] = set(code.co_cellvars)
@@ -375,6 +378,8 @@ def _plan(function: Callable[..., Any], name: str, known: tuple[str, ...]) -> Me
     offered = ", ".join(key for key in known if key != "tokenizer")
     if not parameters or parameters[0].kind not in (*positional, inspect.Parameter.VAR_POSITIONAL):
         raise ConfigError(f"agent {name!r} takes no task: its first parameter is the task, then any of {offered}")
+    if all(parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD) for parameter in parameters):
+        return _plan_wrapper(function, name, known, by_name=len(parameters) == 2)
     first: list[str] = []
     keywords: list[str] = []
     optional: set[str] = set()
@@ -399,6 +404,30 @@ def _plan(function: Callable[..., Any], name: str, known: tuple[str, ...]) -> Me
         if has_default:
             optional.add(parameter.name)
     return Method(function, tuple(first), tuple(keywords), frozenset(optional))
+
+
+def _plan_wrapper(function: Callable[..., Any], name: str, known: tuple[str, ...], *, by_name: bool) -> Method:
+    """The plan of the one function that a wrapper of ``*args, **kwargs`` holds: ``functools.wraps`` would say which."""
+    held = [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell)]
+    if not inspect.isroutine(function):
+        held += list(getattr(function, "__dict__", {}).values())
+    inner = [value for value in held if callable(value) and not inspect.isclass(value)]
+    if len(inner) == 1:
+        wrapped = inner[0].function if isinstance(inner[0], FunctionAgent) else inner[0]
+        plan = _plan(wrapped, name, known)
+        if by_name or not plan.keywords:
+            return Method(function, plan.positional, plan.keywords, plan.optional, plan.inner or wrapped)
+    raise ConfigError(
+        f"agent {name!r} takes {inspect.signature(function)}, which does not say what it is to be handed: "
+        "put @functools.wraps(function) on the wrapper, or name its parameters, (task, llm)"
+    )
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # named in the wrapper, and never set
+        return False
 
 
 def _name_of(obj: object) -> str:

@@ -229,7 +229,7 @@ def describe(error: BaseException) -> str:
 
 def where(error: BaseException) -> str:
     """``file.py:12`` of the innermost frame that is the user's, or ``""``."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_foreign(frame.filename)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_foreign(frame.filename)]
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
@@ -262,5 +262,6 @@ def _is_ours(filename: str) -> bool:
     return filename.startswith((_PACKAGE, "<frozen importlib")) or "/asyncio/" in filename
 
 
-def _is_foreign(filename: str) -> bool:
+def is_foreign(filename: str) -> bool:
+    """Whether a file is ours, Python's or an installed package's, rather than the user's."""
     return _is_ours(filename) or is_library(filename)

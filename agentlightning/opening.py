@@ -164,7 +164,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
             folder=folder,
             probe=probe,
         )
-        writer = MetricsWriter(folder)
+        writer = MetricsWriter(folder, say=progress.message)
         closing.callback(writer.close)
         for note in writer.notes:
             progress.message(note)

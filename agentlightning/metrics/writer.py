@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import math
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from agentlightning.errors import StoreError
+from agentlightning.loading import describe
 from agentlightning.types import Json
+
+_logger = logging.getLogger("agentlightning")
 
 LEFT_OUT = ("advantages",)
 """Kept in the store's step alone: one number per rollout id is no metric."""
@@ -28,15 +32,19 @@ _SESSION_START = 1
 
 
 class MetricsWriter:
-    """Writes into a run's folder, which exists. Raises StoreError when it cannot be written to.
+    """Writes into a run's folder, which exists. What it writes is optional: of a file that cannot be written, or of
+    TensorBoard beside a library that it does not work with, ``say`` is told in one line, and it is written no more.
 
     On a resume the lines of steps that are made again are replaced, and a line that a killed process left half-written is dropped.
     ``notes`` holds one line for people about what is off.
     """
 
-    def __init__(self, folder: Path, *, tensorboard: bool = True) -> None:
+    def __init__(self, folder: Path, *, tensorboard: bool = True, say: Callable[[str], object] = _logger.warning) -> None:
         self.path = folder / "metrics.jsonl"
         self.notes: tuple[str, ...] = ()
+        self._say = say
+        self._file = -1
+        self._lines: list[_Line] = []
         if tensorboard and find_spec("tensorboard") is None:
             self.notes = ("no TensorBoard files: `pip install tensorboard` turns them on; metrics.jsonl holds the same numbers",)
             tensorboard = False
@@ -45,7 +53,7 @@ class MetricsWriter:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self._lines = _read_lines(self.path.read_bytes())
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            self._no_more_lines(error)
 
     def write(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json] | None = None) -> None:
         """One step's line, in place of what stood there for this or a later step. Numbers that are not finite become null."""
@@ -69,11 +77,24 @@ class MetricsWriter:
 
     def close(self) -> None:
         """May be called more than once."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-        if self._events is not None:
-            self._events.close()
+        self._close_lines()
+        self._close_events()
+
+    def _close_lines(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            with suppress(OSError):  # the line before was the last that could be written
+                os.close(file)
+
+    def _close_events(self) -> None:
+        events, self._events = self._events, None
+        if events is not None:
+            with suppress(Exception):  # as above, in TensorBoard's words
+                events.close()
+
+    def _no_more_lines(self, error: OSError) -> None:
+        self._close_lines()
+        self._say(f"{self.path} is not written any more: {error.strerror or error}; the run goes on, and its record has the same numbers")
 
     def _put(self, step: int, values: Mapping[str, Json]) -> None:
         self._lines = [line for line in self._lines if line.step < step]
@@ -81,11 +102,12 @@ class MetricsWriter:
         values = cast("dict[str, Json]", finite(values))
         data = json.dumps(values, ensure_ascii=False).encode() + b"\n"
         try:
-            if os.pwrite(self._file, data, offset) < len(data):
+            if self._file >= 0 and os.pwrite(self._file, data, offset) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.ftruncate(self._file, offset + len(data))
+            if self._file >= 0:
+                os.ftruncate(self._file, offset + len(data))
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            self._no_more_lines(error)
         self._lines.append(_Line(step, offset + len(data), values))
 
     def _scalars(self, values: Mapping[str, Json]) -> None:
@@ -93,8 +115,11 @@ class MetricsWriter:
             return
         try:
             self._events.write(int(values["step"]), {tag: value for tag, value in _scalars(values) if tag != "step"})
-        except OSError as error:
-            raise _unwritable(self._events.folder, error) from error
+        except Exception as error:  # noqa: BLE001  # of a full disk, or of TensorBoard beside an older protobuf: whatever it raises
+            self._close_events()
+            self._say(
+                f"TensorBoard's files are not written any more: {describe(error)}; the run goes on, metrics.jsonl has the same numbers"
+            )
 
 
 class _Line(NamedTuple):
@@ -137,10 +162,6 @@ def _scalars(values: Mapping[str, Json], prefix: str = "") -> Iterator[tuple[str
             yield from _scalars(cast("Mapping[str, Json]", value), f"{prefix}{key}/")
         elif isinstance(value, int | float) and math.isfinite(value):
             yield prefix + key, float(value)
-
-
-def _unwritable(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"{path} cannot be written: {error.strerror or error}")
 
 
 class _EventFile:

@@ -1,7 +1,9 @@
-"""Grading: asks a user's grader what an output is worth, in a process of its own where the grader can be imported again, else in a thread.
+"""Grading: asks a user's grader what an output is worth, in a process of its own where the grader can be imported
+again, else in a thread.
 
-A process has a main thread, so that graders may use signals (math_verify does); it can be killed at the deadline; and what a grader does to it costs
-one attempt at most. Processes are kept and asked again and again. In a process that grades, ``serve`` is what runs.
+A process has a main thread, so that graders may use signals (math_verify does); it can be killed at the deadline; and
+what a grader does to it costs one attempt at most. Processes are kept and asked again and again. In a process that
+grades, ``serve`` is what runs.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ class Grade:
 
 
 def grade(grader: Grader, arguments: tuple[Any, ...], run: Callable[[Any], Any], no_process: str = "") -> Grade:
-    """Calls a grader. Nothing it raises gets out of here. ``run`` runs the coroutine that an async one returns; ``no_process`` is why it is called in a thread."""
+    """Calls a grader. Nothing it raises gets out of here. ``run`` runs the coroutine that an async one returns;
+    ``no_process`` is why it is called in a thread."""
     try:
         value = grader(*arguments)
         if inspect.isawaitable(value):
@@ -127,7 +130,8 @@ def _is_guarded(script: Path) -> bool:
 
 
 def plain_state(grader: Grader) -> dict[str, str]:
-    """Prints of the plain values that a grader reads from its module and its own attributes, by name: a copy of it that is imported elsewhere has to have the same."""
+    """Prints of the plain values that a grader reads from its module and its own attributes, by name: a copy of it that
+    is imported elsewhere has to have the same."""
     owner = getattr(grader, "__self__", None) if inspect.ismethod(grader) else None
     function: Any = inspect.unwrap(getattr(grader, "__func__", grader))
     if not isinstance(function, FunctionType):
@@ -238,7 +242,8 @@ class _Worker:
         self._log = OutputLog()
 
     async def open(self, launcher: Launcher, order: Mapping[str, Json]) -> Json:
-        """Starts the process and returns what it said when it had imported the grader. Raises ConfigError where it never did."""
+        """Starts the process and returns what it said when it had imported the grader. Raises ConfigError where it
+        never did."""
         self._child = await launcher.launch(order, self._printed, self._told, self._requests)
         said = await self._wait(IMPORT_TIMEOUT, asyncio.Event())
         if said is None:
@@ -289,7 +294,8 @@ class _Worker:
 
 
 class Graders:
-    """Grades outputs with ``grader``, as many at once as are asked for. ``wanted`` is the setting ``runner.grader``; ``launcher`` starts processes, None where none is started yet.
+    """Grades outputs with ``grader``, as many at once as are asked for. ``wanted`` is the setting ``runner.grader``;
+    ``launcher`` starts processes, None where none is started yet.
 
     Raises ConfigError, here or in ``start``, for what cannot work.
     """
@@ -313,7 +319,8 @@ class Graders:
         self._redirecting = False
 
     async def start(self, launcher: Launcher | None, new: Callable[[], Launcher]) -> None:
-        """Begins to import the grader, in a process of ``launcher`` (None: of one that ``new`` makes), while the run goes on."""
+        """Begins to import the grader, in a process of ``launcher`` (None: of one that ``new`` makes), while the run
+        goes on."""
         if self._why and self._insist:
             raise ConfigError(f"runner.grader='process' cannot hold: {self._why}")
         if not self._why:

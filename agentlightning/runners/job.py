@@ -15,7 +15,9 @@ import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from agentlightning.agent import Agent, AttemptView, Handed, RolloutView
@@ -221,21 +223,23 @@ def execute(
     job: Job,
     deliver: Callable[[Ran], None],
     mark: Mark,
-    on_task: Callable[[asyncio.AbstractEventLoop, asyncio.Task[Any]], None] | None = None,
+    wait_for: Callable[[Awaitable[Any]], Any] | None = None,
 ) -> None:
     """Calls the agent, in this thread, and delivers what came of it once. Nothing the agent raises gets out of here.
 
-    ``mark`` is told each agent that it marks as trainable, at once and once, never after the result. An awaitable that it returns is awaited in an event
-    loop of its own; ``on_task`` is told its task, so that it can be cancelled. The result is delivered before that loop is closed: what the agent left
-    behind may take its time or hang, and is nobody's result.
+    ``mark`` is told each agent that it marks as trainable, at once and once, never after the result. An awaitable that
+    it returns is awaited by ``wait_for``, by default in an event loop of its own. The result is delivered before that
+    loop is closed: what the agent left behind may take its time or hang, and is nobody's result.
     """
     runner: asyncio.Runner | None = None
     marks = _Marks(mark)
     try:
         value = agent.call(job.mode, job.handed(agent.model, marks.add))
         if inspect.isawaitable(value):
-            runner = asyncio.Runner()
-            value = runner.run(_wait_for(value, on_task))
+            if wait_for is None:
+                runner = asyncio.Runner()
+                wait_for = partial(_wait_on, runner)
+            value = wait_for(value)
         ran = returned(value)
     except BaseException as error:  # noqa: BLE001  # also SystemExit and KeyboardInterrupt: an agent's exit is its failure, not the runner's
         ran = failure_of(error)
@@ -247,7 +251,15 @@ def execute(
                 runner.run(_let_tasks_end())
             runner.close()
         except BaseException:  # noqa: BLE001  # the result stands; what the agent's leftovers raise belongs in its log
-            traceback.print_exc()
+            with suppress(Exception):  # where the agent left a stream
+                traceback.print_exc()
+
+
+def _wait_on(runner: asyncio.Runner, value: Awaitable[Any]) -> Any:
+    async def wait() -> Any:
+        return await value
+
+    return runner.run(wait())
 
 
 async def _let_tasks_end() -> None:
@@ -281,13 +293,6 @@ class _Marks:
     def close(self) -> None:
         with self._lock:
             self._open = False
-
-
-async def _wait_for(value: Awaitable[Any], on_task: Callable[[asyncio.AbstractEventLoop, asyncio.Task[Any]], None] | None) -> Any:
-    task = asyncio.current_task()
-    if on_task is not None and task is not None:
-        on_task(asyncio.get_running_loop(), task)
-    return await value
 
 
 def returned(value: object) -> Ran:

@@ -1,6 +1,7 @@
 """Proxies: keeps a company's proxy away from the run's own endpoint, for whatever client an agent uses.
 
-Clients learn of a proxy from the environment, and of what is not to go through it from ``NO_PROXY``. Standard library only: this runs where agents run.
+Clients learn of a proxy from the environment, and of what is not to go through it from ``NO_PROXY``. Standard library
+only: this runs where agents run.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ def proxies_in(environment: Mapping[str, str]) -> list[str]:
 
 
 def without_proxy(urls: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Both exceptions, extended by the hosts of ``urls`` and by this machine. Empty where that would change which proxies hold.
+    """Both exceptions, extended by the hosts of ``urls`` and by this machine. Empty where that would change which
+    proxies hold.
 
-    It is extended also where no proxy is set: a ``.env`` file may set one later. Not on macOS, where clients that find an exception in the environment no
-    longer look for the system's own proxies.
+    It is extended also where no proxy is set: a ``.env`` file may set one later. Not on macOS, where clients that find
+    an exception in the environment no longer look for the system's own proxies.
     """
     if sys.platform == "darwin" and not proxies_in(environment):
         return {}
@@ -48,8 +50,9 @@ def without_proxy(urls: Iterable[str], environment: Mapping[str, str]) -> dict[s
 def _forms(host: str) -> tuple[str, ...]:
     """How a host is written in ``NO_PROXY``.
 
-    An IPv6 address has two forms. httpx, httpx2, requests, aiohttp and curl know it without brackets; urllib and Node.js only with them, at which httpx
-    (not httpx2) raises InvalidURL: where it is installed, the others have to do without.
+    An IPv6 address has two forms. httpx, httpx2, requests, aiohttp and curl know it without brackets; urllib and
+    Node.js only with them, at which httpx (not httpx2) raises InvalidURL: where it is installed, the others have to do
+    without.
     """
     if ":" not in host:
         return (host,) if host else ()
@@ -57,7 +60,8 @@ def _forms(host: str) -> tuple[str, ...]:
 
 
 class Bypass:
-    """Extends this process's own exceptions while runs are open whose agents live in it, and puts back what was there when the last one ends."""
+    """Extends this process's own exceptions while runs are open whose agents live in it, and puts back what was there
+    when the last one ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

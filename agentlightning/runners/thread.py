@@ -1,6 +1,7 @@
 """Threads: runs each attempt in a daemon thread of its own. Cheap and close to the user's notebook, but nothing here can kill an agent.
 
-What is past its deadline is abandoned: an async agent is cancelled, a blocked one is left behind, its thread counted. A thread has no environment
+What is past its deadline is abandoned: an async agent is cancelled, a blocked one is left behind, its thread counted. Coroutines are awaited on a loop
+that attempts share (loops.py). A thread has no environment
 of its own, so agents under this isolation take ``llm``. While it runs, what agents print goes to their own logs, and threads that an agent starts
 belong to its attempt, as they will by default in later Pythons.
 """
@@ -13,22 +14,21 @@ import functools
 import io
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from agentlightning.agent import Agent
 from agentlightning.rewards import current_endpoint
 from agentlightning.runners.job import LEFTOVERS, Job, Mark, Ran, execute
+from agentlightning.runners.loops import AgentLoops, Turn, attempt_log, quieten
 from agentlightning.runners.proxies import bypass
 from agentlightning.runners.report import OutputLog
 from agentlightning.types import Failure, Reason
 
 T = TypeVar("T")
-
-_log: ContextVar[OutputLog | None] = ContextVar("agentlightning_log", default=None)
 
 
 _OURS = ("store-", "asyncio_", "agl-", "ThreadPoolExecutor")
@@ -41,6 +41,7 @@ class ThreadIsolation:
     def __init__(self, agent: Agent, url: str) -> None:
         self._agent = agent
         self._url = url
+        self._loops = AgentLoops()
         self._left: list[threading.Thread] = []
         self._before: set[threading.Thread] = set()
 
@@ -53,15 +54,19 @@ class ThreadIsolation:
         self._before = set(threading.enumerate())
         redirect.enter()
         bypass.enter(self._url)
+        quieten()
 
     async def settle(self) -> None:
-        """Until threads that attempts left behind have ended, or had ``LEFTOVERS`` seconds for it."""
+        """Until threads and tasks that attempts left behind have ended, or had ``LEFTOVERS`` seconds for it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LEFTOVERS):
-                while any(thread not in self._before and not thread.name.startswith(_OURS) for thread in threading.enumerate()):  # noqa: ASYNC110
+                while self._loops.busy or any(  # noqa: ASYNC110
+                    thread not in self._before and not thread.name.startswith(_OURS) for thread in threading.enumerate()
+                ):
                     await asyncio.sleep(0.02)
 
     async def close(self) -> None:
+        self._loops.close()
         bypass.leave(self._url)
         redirect.leave()
 
@@ -73,36 +78,50 @@ class ThreadIsolation:
         def call(deliver: Callable[[Ran], None]) -> None:
             current_endpoint.set(job.root_url)
             prints_go_to(log)
-            execute(self._agent, job, deliver, mark, running.started)
+            execute(self._agent, job, deliver, mark, lambda value: self._loops.wait_for(value, running.hold))
+            running.close()
 
-        ran = await in_thread(call, name=f"agent-{job.attempt_id}", deadline=deadline, stop=stop, threads=self._left)
-        if ran is None:
-            running.cancel()
-        if ran is None and not stop.is_set():
-            return Failure(Reason.TIMEOUT, f"the agent did not return within {deadline:g} s; its thread was abandoned")
-        return ran
+        name = f"agent-{job.attempt_id}"
+        ran = await in_thread(call, name=name, deadline=deadline, stop=stop, threads=self._left, began=running.began)
+        if ran is not None:
+            return ran
+        where = await self._loops.revive(running.cancel())
+        if stop.is_set():
+            return None
+        what = "its thread was abandoned"
+        if where is not None:
+            what = f"the event loop that its attempts share stands still{f' in {where}' if where else ''}: what blocks there belongs into asyncio.to_thread"
+        return Failure(Reason.TIMEOUT, f"the agent did not return within {deadline:g} s; {what}")
 
 
 class _Running:
-    """The task an async agent runs in, so that it can be cancelled from outside."""
+    """The coroutine that an async agent is, so that it can be cancelled from outside."""
 
     def __init__(self) -> None:
-        self._task: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
+        self._began = time.monotonic()
+        self._turn: Turn | None = None
         self._cancelled = False
 
-    def started(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
-        self._task = loop, task
+    def hold(self, turn: Turn) -> None:
+        self._turn = turn
         if self._cancelled:
-            task.cancel()
+            turn.cancel()
 
-    def cancel(self) -> None:
+    def close(self) -> None:
+        if self._turn is not None:
+            self._turn.close()
+
+    def began(self) -> float | None:
+        """When the agent's code began; None while it waits for the loop that attempts share."""
+        return self._began if self._turn is None else self._turn.began
+
+    def cancel(self) -> asyncio.AbstractEventLoop | None:
+        """Cancels it, and returns the loop it is on."""
         self._cancelled = True
-        if self._task is not None:
-            loop, task = self._task
-            try:
-                loop.call_soon_threadsafe(task.cancel)
-            except RuntimeError:  # its loop was closed in this very moment: it has ended by itself
-                self._task = None
+        if self._turn is None:
+            return None
+        self._turn.cancel()
+        return self._turn.loop
 
 
 async def in_thread(
@@ -112,10 +131,12 @@ async def in_thread(
     deadline: float,
     stop: asyncio.Event,
     threads: list[threading.Thread] | None = None,
+    began: Callable[[], float | None] | None = None,
 ) -> T | None:
     """Runs ``call(deliver)`` in a new daemon thread and returns what it delivers. None after ``deadline`` seconds or when ``stop`` is set.
 
-    ``call`` must deliver. A thread that is still alive when this returns is added to ``threads``.
+    ``call`` must deliver. A thread that is still alive when this returns is added to ``threads``. ``began`` tells when
+    the seconds began to count, where they may not have yet; by default that is now.
     """
     loop = asyncio.get_running_loop()
     delivered: Future[T] = Future()
@@ -125,7 +146,13 @@ async def in_thread(
     result = asyncio.wrap_future(delivered, loop=loop)
     stopped = asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait({result, stopped}, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+        now = time.monotonic()
+        while not result.done() and not stop.is_set():
+            since = began() if began is not None else now
+            left = deadline if since is None else since + deadline - time.monotonic()
+            if left <= 0:
+                break
+            await asyncio.wait({result, stopped}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         return result.result() if result.done() and not stop.is_set() else None
     finally:
         stopped.cancel()
@@ -145,7 +172,7 @@ class _AttemptOutput(io.TextIOBase):
         self.real = real
 
     def write(self, text: str, /) -> int:
-        log = _log.get()
+        log = attempt_log.get()
         if log is not None:
             log.write(text.encode("utf-8", "replace"))
         elif self.real is not None:
@@ -153,21 +180,25 @@ class _AttemptOutput(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        if _log.get() is None and not getattr(self.real, "closed", False) and (flush := getattr(self.real, "flush", None)) is not None:
+        if (
+            attempt_log.get() is None
+            and not getattr(self.real, "closed", False)
+            and (flush := getattr(self.real, "flush", None)) is not None
+        ):
             flush()
 
     def writable(self) -> bool:
         return True
 
     def isatty(self) -> bool:
-        return _log.get() is None and hasattr(self.real, "isatty") and self.real.isatty()
+        return attempt_log.get() is None and hasattr(self.real, "isatty") and self.real.isatty()
 
     def fileno(self) -> int:
         return self.real.fileno()
 
     @property
     def buffer(self) -> Any:
-        log = _log.get()
+        log = attempt_log.get()
         return self.real.buffer if log is None else _AttemptBytes(log)
 
     @property
@@ -230,7 +261,7 @@ redirect = _Redirect()
 
 def prints_go_to(log: OutputLog) -> None:
     """What this context prints from now on goes to ``log``, while the streams are redirected."""
-    _log.set(log)
+    attempt_log.set(log)
 
 
 def _wrap_threads() -> Callable[[], None]:

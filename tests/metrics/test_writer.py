@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import math
 import os
@@ -15,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentlightning.errors import StoreError
 from agentlightning.metrics import MetricsWriter, writer
 
 ROOT = Path(__file__).parents[2]
@@ -102,14 +102,21 @@ def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
     assert lines(tmp_path) == [{"step": 1, "loss": None, "nested": {"x": [None, 1.0]}}]
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_written_is_one_line_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
     (tmp_path / "metrics.jsonl").mkdir()
-    with pytest.raises(StoreError, match=r"metrics\.jsonl cannot be written: Is a directory"):
-        MetricsWriter(tmp_path, tensorboard=False)
-    out = MetricsWriter(tmp_path / "..", tensorboard=False)
+    out = MetricsWriter(tmp_path, tensorboard=False, say=said.append)
+    out.write(line(1))
+    assert [text.partition(" is not")[2] for text in said] == [
+        " written any more: Is a directory; the run goes on, and its record has the same numbers"
+    ]
+    assert [values["step"] for values in out.history()] == [1]
+    out = MetricsWriter(tmp_path / "..", tensorboard=False, say=said.append)
     monkeypatch.setattr(os, "pwrite", lambda *_: 3)  # a disk that takes three bytes more
-    with pytest.raises(StoreError, match=os.strerror(errno.ENOSPC)):
-        out.write(line(1))
+    for step in (1, 2):
+        out.write(line(step))
+    out.close()
+    assert len(said) == 2 and os.strerror(errno.ENOSPC) in said[1]
 
 
 # --------------------------------------------------------------------------- TensorBoard
@@ -158,6 +165,40 @@ def test_without_tensorboard_one_line_says_so_and_the_rest_works(tmp_path: Path,
     out.write(line(1))
     assert not (tmp_path / "tensorboard").exists()
     assert MetricsWriter(tmp_path, tensorboard=False).notes == ()
+
+
+@pytest.mark.parametrize("broken", ["record_writer", "event_pb2"])
+def test_tensorboard_beside_a_library_it_does_not_work_with_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """As with an older protobuf: TypeError ("Descriptors cannot be created directly") or ImportError when its modules are imported."""
+    said: list[str] = []
+
+    def load(name: str) -> object:
+        if name.endswith(broken):
+            raise TypeError("Descriptors cannot be created directly.\nIf this call came from a _pb2.py file ...")
+        return importlib.import_module(name)
+
+    monkeypatch.setattr(writer, "import_module", load)
+    out = MetricsWriter(tmp_path, say=said.append)
+    for step in (1, 2):
+        out.write(line(step))
+    out.close()
+    assert said == [
+        "TensorBoard's files are not written any more: TypeError: Descriptors cannot be created directly.; "
+        "the run goes on, metrics.jsonl has the same numbers"
+    ]
+    assert [entry["step"] for entry in lines(tmp_path)] == [1, 2]
+
+
+def test_a_disk_that_is_full_for_tensorboard_is_one_line(tmp_path: Path) -> None:
+    said: list[str] = []
+    out = MetricsWriter(tmp_path, say=said.append)
+    (tmp_path / "tensorboard").write_text("a file where its folder should be")
+    for step in (1, 2):
+        out.write(line(step))
+    out.close()
+    assert len(said) == 1 and "File exists" in said[0] and len(lines(tmp_path)) == 2
 
 
 def test_writing_metrics_loads_neither_torch_nor_tensorflow(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""An agent that asks by every kind of client there is here, each as its users make it, and tells which of them got no answer. Imported by path, in processes too."""
+"""An agent that asks by every kind of client there is here, each as its users make it, and tells which of them got no
+answer. Imported by path, in processes too."""
 
 from __future__ import annotations
 

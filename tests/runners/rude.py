@@ -1,4 +1,5 @@
-"""Agents that help themselves to what belongs to their whole process: its streams, its folder, its locale, its end. Imported by path, in processes too."""
+"""Agents that help themselves to what belongs to their whole process: its streams, its folder, its locale, its end.
+Imported by path, in processes too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Graders: in processes of their own where they can be imported again, kept and asked again; in a thread where not, and then told why."""
+"""Graders: in processes of their own where they can be imported again, kept and asked again; in a thread where not, and
+then told why."""
 
 from __future__ import annotations
 
@@ -134,7 +135,8 @@ async def test_an_object_of_a_module_grades_in_a_process_as_long_as_it_is_there_
 
 
 async def test_a_grader_that_reads_what_only_this_process_has_runs_here(world, monkeypatch):
-    """A wrong reward would be worse than a thread: values that its module reads, also by way of its functions, are compared."""
+    """A wrong reward would be worse than a thread: values that its module reads, also by way of its functions, are
+    compared."""
     (rollout,) = await graded(world, graders.reads_limits)
     assert rollout.reward == 3.0
     monkeypatch.setitem(graders.LIMITS, "most", 5)

@@ -1,4 +1,5 @@
-"""Whatever proxy the environment names, agents reach the run's own endpoint, by every client and at every host form that it may listen on."""
+"""Whatever proxy the environment names, agents reach the run's own endpoint, by every client and at every host form
+that it may listen on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What an agent does to its process costs at most its own attempt: results are delivered first, and no fault of one attempt is the run's."""
+"""What an agent does to its process costs at most its own attempt: results are delivered first, and no fault of one
+attempt is the run's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """What threads promise: nothing of an agent's is mixed with another's or the program's, and what cannot be ended is abandoned and counted."""
 
-import asyncio
 import io
 import sys
 import threading
@@ -40,17 +39,6 @@ async def test_an_async_agent_past_its_deadline_is_cancelled(world):
     (rollout,) = await world.run(agents.hangs_async, isolation="thread", deadline=0.3)
     assert rollout.failure.reason is Reason.TIMEOUT
     await world.until(lambda: agents.LEFT == ["cancelled"])
-
-
-async def test_a_blocking_client_inside_a_coroutine_stops_nothing_else(world):
-    started = threading.Barrier(3)
-
-    async def blocks(task, llm):
-        started.wait(10)  # passes only if all three run at once
-        return float(agents.ask(llm.endpoint) == "ok")
-
-    rollouts = await world.run(blocks, [1, 2, 3], isolation="thread", n_runners=3)
-    assert [rollout.reward for rollout in rollouts] == [1.0] * 3
 
 
 async def test_what_the_program_prints_is_not_taken_for_an_agents(world, capsys):
@@ -107,15 +95,3 @@ async def test_threads_are_as_they_were_once_no_pool_runs(world):
     start, submit, stdout = threading.Thread.start, ThreadPoolExecutor.submit, sys.stdout
     await world.run(agents.plain, isolation="thread")
     assert (threading.Thread.start, ThreadPoolExecutor.submit, sys.stdout) == (start, submit, stdout)
-
-
-async def test_the_loop_of_an_async_agent_is_its_own(world):
-    loops = set()
-
-    async def agent(task, llm):
-        loops.add(id(asyncio.get_running_loop()))
-        await asyncio.sleep(0.05)
-        return 1.0
-
-    await world.run(agent, [1, 2], isolation="thread", mode="val")
-    assert len(loops) == 2 and id(asyncio.get_running_loop()) not in loops
