@@ -135,7 +135,7 @@ class World:
 
     def make_pool(self, agent: Any, *, grader: Any = None, resources: Any = None, extra_env: Any = None, **config: Any) -> RunnerPool:
         config.setdefault("n_runners", 4)
-        config.setdefault("deadline", 20.0)
+        config.setdefault("deadline", 60.0)
         if "grader_runs" in config:
             config["grader"] = config.pop("grader_runs")
         self.pool = RunnerPool(
@@ -175,7 +175,7 @@ class World:
         await self.store.enqueue(rollouts)
         return [rollout.id for rollout in rollouts]
 
-    async def wait(self, ids: Sequence[str], timeout: float = 40.0) -> list[Rollout]:
+    async def wait(self, ids: Sequence[str], timeout: float = 120.0) -> list[Rollout]:
         """Until all are final."""
         done: dict[str, Rollout] = {}
         until = time.monotonic() + timeout
@@ -188,7 +188,7 @@ class World:
             assert time.monotonic() < until, f"still not final: {pending}"
         return [done[i] for i in ids]
 
-    async def until(self, test: Callable[[], Any], timeout: float = 30.0) -> None:
+    async def until(self, test: Callable[[], Any], timeout: float = 90.0) -> None:
         """Until ``test`` is true."""
         async with asyncio.timeout(timeout):
             while not test():  # noqa: ASYNC110  # what is waited for happens in other threads and processes

@@ -1,7 +1,7 @@
 """What comes of an attempt, in threads and in processes, with the real store and gateway."""
 
 import asyncio
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -175,11 +175,11 @@ async def never(task, output, attempt):
     [
         (raises, Reason.AGENT_ERROR, "the grader raised KeyError"),
         (lambda task, output, attempt: "good", Reason.BAD_REWARD, "the grader's reward is 'good'"),
-        (never, Reason.TIMEOUT, "the grader did not return within 0.3 s"),
+        (never, Reason.TIMEOUT, "the grader did not return within 2 s"),
     ],
 )
 async def test_a_failing_grader_fails_the_attempt_and_says_grader(world, grader, reason, says):
-    rollout, _ = await world.one(agents.answers, isolation="thread", grader=grader, deadline=0.3)
+    rollout, _ = await world.one(agents.answers, isolation="thread", grader=grader, deadline=2.0)
     assert rollout.failure.reason is reason and says in rollout.failure.message
     assert rollout.status is Status.FAILED and rollout.reward is None
 
@@ -211,10 +211,9 @@ async def test_what_an_agent_raises_fails_its_attempt_alone(world, isolation, ag
 
 
 async def test_an_agent_that_hangs_is_ended_at_its_deadline_and_its_key_is_revoked(world, isolation):
-    began = time.monotonic()
-    rollout, report = await world.one(agents.hangs, isolation=isolation, deadline=1.0)
+    rollout, report = await world.one(agents.hangs, isolation=isolation, deadline=1.0)  # it would hang for an hour
     assert rollout.failure.reason is Reason.TIMEOUT and "did not return within 1 s" in rollout.failure.message
-    assert time.monotonic() - began < 15 and report.seconds < 5
+    assert report.seconds >= 1.0
 
 
 async def test_an_agent_that_never_calls_is_empty_in_training_and_scored_in_validation(world, isolation):
@@ -247,11 +246,9 @@ async def test_what_one_attempt_prints_is_in_its_own_log_alone(world, isolation,
 
 
 async def test_threads_and_tasks_that_an_agent_leaves_behind_are_nobodys_harm(world, isolation):
-    began = time.monotonic()
-    for agent in (agents.leaves_threads, agents.leaves_tasks):
+    for agent in (agents.leaves_threads, agents.leaves_tasks):  # for ten minutes
         rollout, _ = await world.one(agent, isolation=isolation)
         assert rollout.reward == 1.0
-    assert time.monotonic() - began < 20
 
 
 async def test_a_hundred_calls_at_once_are_all_answered(world, isolation):
@@ -334,10 +331,25 @@ async def test_a_cancelled_rollout_is_ended_and_reports_nothing(world, isolation
     assert rollout.status is Status.CANCELLED and world.reports == []
 
 
-async def test_a_long_attempt_keeps_its_lease(world):
-    world.engine.delay = 1.5
-    (rollout,) = await world.run(agents.plain, isolation="thread", lease=0.5)
-    assert rollout.reward == 1.0 and rollout.attempt_id.endswith(".1")
+async def test_a_long_attempt_keeps_its_lease(world, monkeypatch):
+    monkeypatch.setattr("agentlightning.runners.pool.HEARTBEAT", 0.05)
+    renew, renewed, enough = world.store.renew, [], threading.Event()
+
+    async def noting(attempt_id, *, seconds):
+        kept = await renew(attempt_id, seconds=seconds)
+        renewed.append(kept)
+        if len(renewed) == 3:
+            enough.set()
+        return kept
+
+    monkeypatch.setattr(world.store, "renew", noting)
+
+    def agent(task, llm):
+        assert enough.wait(60), "it was not renewed while it ran"
+        return agents.plain(task, llm)
+
+    (rollout,) = await world.run(agent, isolation="thread", lease=30.0, deadline=90.0)
+    assert rollout.reward == 1.0 and rollout.attempt_id.endswith(".1") and renewed[:3] == [True] * 3
 
 
 async def test_the_lease_of_a_runner_that_died_expires_and_its_rollout_runs_again(world):
@@ -356,9 +368,8 @@ async def test_closing_ends_what_runs_and_queues_it_again_so_that_a_resumed_run_
     await pool.start()
     ids = await world.enqueue([{"q": 1}])
     await world.until(lambda: world.engine.seen)
-    began = time.monotonic()
-    await pool.close()
-    assert time.monotonic() - began < 5
+    async with asyncio.timeout(60):  # the agent would hang for an hour
+        await pool.close()
     rollout = await world.store.get_rollout(ids[0])
     (attempt,) = await world.store.attempts(ids[0])
     assert rollout.status is Status.QUEUED and rollout.failure is None

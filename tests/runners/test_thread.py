@@ -3,7 +3,6 @@
 import io
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 from agentlightning.types import Reason
@@ -45,8 +44,9 @@ async def test_what_the_program_prints_is_not_taken_for_an_agents(world, capsys)
     def prints(task, llm):
         print("from the agent")
         print("also", file=sys.stderr)
-        threading.Thread(target=print, args=("from its thread",)).start()
-        time.sleep(0.05)
+        thread = threading.Thread(target=print, args=("from its thread",))
+        thread.start()
+        thread.join()
         return agents.plain(task, llm)
 
     pool = world.make_pool(prints, isolation="thread")
