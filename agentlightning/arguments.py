@@ -1,7 +1,9 @@
-"""Arguments: what each entry of a program takes, checked in one place before anything starts. One table, because a name means the same wherever it is passed.
+"""Arguments: what each entry of a program takes, checked in one place before anything starts. One table, because a
+name means the same wherever it is passed.
 
-A value of the wrong kind is one line: where, which argument, what it takes, what it got, and the line that would do. A name that no entry has gets the nearest one over all
-that are valid there. Settings in sections are config_sources.py's, the values of tasks tasks.py's.
+A value of the wrong kind is one line: where, which argument, what it takes, what it got, and the line that would do.
+A name that no entry has gets the nearest one over all that are valid there. Settings in sections are
+config_sources.py's, the values of tasks tasks.py's.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ _GRADER = ("task", "output", "attempt")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument: what it ``takes`` in words, whether a value ``fits``, a line that would do, and for some wrong values a ``remedy`` of their own."""
+    """One argument: what it ``takes`` in words, whether a value ``fits``, a line that would do, and for some wrong
+    values a ``remedy`` of their own.
+    """
 
     takes: str
     fits: Callable[[Any], bool]
@@ -190,7 +194,9 @@ _NOT_TRAINERS = ("agent", "resume", "n", "val_data", "tasks")
 
 
 def check_argument(where: str, name: str, value: object) -> None:
-    """Raises ConfigError, one line, for a value that the argument of this name cannot take. ``where`` is what it was passed to."""
+    """Raises ConfigError, one line, for a value that the argument of this name cannot take. ``where`` is what it was
+    passed to.
+    """
     if name in DATA_SETS:
         refuse_other_kinds(value, name)
     elif (argument := ARGUMENTS.get(name)) is not None and not argument.fits(value):
@@ -212,7 +218,9 @@ def _shown(value: object) -> str:
 
 
 def checked(entry: Callable[P, R]) -> Callable[P, R]:
-    """An entry, whose arguments are checked before it runs: names that it has not, those that are missing, and each value against the table."""
+    """An entry, whose arguments are checked before it runs: names that it has not, those that are missing, and each
+    value against the table.
+    """
     signature = inspect.signature(entry)
     where = "Trainer" if entry.__name__ == "__init__" else entry.__name__
 
@@ -241,7 +249,9 @@ def checked(entry: Callable[P, R]) -> Callable[P, R]:
 
 
 def _bound(signature: inspect.Signature, where: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by name, without ``self`` and further keywords. Raises ConfigError for what Python would refuse with a TypeError."""
+    """The arguments by name, without ``self`` and further keywords. Raises ConfigError for what Python would refuse
+    with a TypeError.
+    """
     parameters = {name: p for name, p in list(signature.parameters.items())[1:] if p.kind is not inspect.Parameter.VAR_KEYWORD}
     open_ended = len(parameters) < len(signature.parameters) - 1
     for name in kwargs:
@@ -265,7 +275,9 @@ def _bound(signature: inspect.Signature, where: str, args: tuple[Any, ...], kwar
 
 
 def _is_setting(name: str) -> bool:
-    """Whether a keyword of Trainer is resolved with the settings: a section, a setting, or what has a sentence of its own there."""
+    """Whether a keyword of Trainer is resolved with the settings: a section, a setting, or what has a sentence of its
+    own there.
+    """
     return name.partition(".")[0] in (*RunConfig.model_fields, "algorithm", "dev") or why(name) is not None
 
 

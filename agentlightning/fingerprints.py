@@ -1,7 +1,8 @@
-"""Fingerprints: what a run was given that is not a setting, its tasks and the code of its agent and grader, so that a resumed run can tell whether it is given the same.
+"""Fingerprints: what a run was given that is not a setting, its tasks and the code of its agent and grader, so that a
+resumed run can tell whether it is given the same.
 
-A run goes on at a position in the order of its tasks, so other tasks, or these in another order, are refused. Code may change, and is said. A fingerprint is at most some
-three kilobytes, however many tasks there are.
+A run goes on at a position in the order of its tasks, so other tasks, or these in another order, are refused. Code
+may change, and is said. A fingerprint is at most some three kilobytes, however many tasks there are.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ def _first_difference(name: str, before: Mapping[str, Json], tasks: Sequence[Jso
 
 
 def _of_tasks(tasks: Sequence[Json]) -> dict[str, Json]:
-    """``digest`` is of the tasks in their order, ``any_order`` of them in whichever, ``blocks`` of ``block`` neighbours each."""
+    """``digest`` is of the tasks in their order, ``any_order`` of them in whichever, ``blocks`` of ``block``
+    neighbours each.
+    """
     digests = _digests(tasks)
     block = max(1, -(-len(digests) // _MOST_BLOCKS))
     return {

@@ -1,7 +1,9 @@
-"""JSON values: whether a value is one as it stands, what it is as one where that loses nothing, and else exactly where in it something is not.
+"""JSON values: whether a value is one as it stands, what it is as one where that loses nothing, and else exactly
+where in it something is not.
 
-Values come from parquet files, data frames and users' own code. numpy's numbers and arrays and tuples are turned into what they equal; a missing value, a date or an
-object is never guessed at: the message names its place and what would make it JSON. Imports none of the libraries whose values it knows.
+Values come from parquet files, data frames and users' own code. numpy's numbers and arrays and tuples are turned into
+what they equal; a missing value, a date or an object is never guessed at: the message names its place and what would
+make it JSON. Imports none of the libraries whose values it knows.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ _LEAST, _MOST = -(2**63), 2**64 - 1
 def is_json(value: object, depth: int = MOST_LEVELS) -> bool:
     """Whether a value is plain JSON as it stands, of which the record gives back exactly the same.
 
-    A tuple is not (it would come back as a list), nor NaN, an integer of more than 64 bits, half of a surrogate pair, numpy's numbers, or what is nested more
-    than ``depth`` levels deep.
+    A tuple is not (it would come back as a list), nor NaN, an integer of more than 64 bits, half of a surrogate pair,
+    numpy's numbers, or what is nested more than ``depth`` levels deep.
     """
     if value is None or isinstance(value, bool):
         return True
@@ -50,9 +52,11 @@ def is_json(value: object, depth: int = MOST_LEVELS) -> bool:
 
 
 def exact_json(value: object, place: str) -> Json:
-    """The value as plain JSON; the same object where it is JSON already. Tuples become lists, numpy's numbers, texts and arrays what they equal.
+    """The value as plain JSON; the same object where it is JSON already. Tuples become lists, numpy's numbers, texts
+    and arrays what they equal.
 
-    Raises TaskError for everything else, with its place, e.g. ``train_dataset[0]['when'] is a datetime: use .isoformat()``.
+    Raises TaskError for everything else, with its place, e.g. ``train_dataset[0]['when'] is a datetime: use
+    .isoformat()``.
     """
     return value if is_json(value) else _convert(value, place, MOST_LEVELS)
 
@@ -107,7 +111,9 @@ def comes_from(value: object, library: str) -> bool:
 
 
 def out_of_numpy(value: object) -> object:
-    """numpy's numbers, texts and arrays as what they equal. Dates keep their own kind, and numbers wider than Python's stay as they are."""
+    """numpy's numbers, texts and arrays as what they equal. Dates keep their own kind, and numbers wider than
+    Python's stay as they are.
+    """
     if not comes_from(value, "numpy") or not hasattr(value, "dtype"):
         return value
     kind = str(getattr(cast(Any, value).dtype, "kind", ""))

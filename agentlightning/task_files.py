@@ -1,7 +1,9 @@
-"""Task files: reads a data set from a file or a saved folder. A task is any JSON value; what a field means is between the user's files and agent.
+"""Task files: reads a data set from a file or a saved folder. A task is any JSON value; what a field means is between
+the user's files and agent.
 
-The format follows from the name: JSON lines or one JSON list (``.jsonl``, ``.json`` and every name not listed here), ``.csv``, ``.tsv``, ``.parquet``, or a folder that
-``Dataset.save_to_disk`` wrote. Nothing here guesses: what cannot be used is refused with the file, the line or row, and what is wrong there.
+The format follows from the name: JSON lines or one JSON list (``.jsonl``, ``.json`` and every name not listed here),
+``.csv``, ``.tsv``, ``.parquet``, or a folder that ``Dataset.save_to_disk`` wrote. Nothing here guesses: what cannot
+be used is refused with the file, the line or row, and what is wrong there.
 """
 
 from __future__ import annotations
@@ -48,10 +50,11 @@ _OTHER_FORMATS = {
 def load_tasks(path: str | Path) -> list[Json]:
     """The tasks in a file: JSON lines, one JSON list, CSV, TSV, Parquet, or a saved Hugging Face data set (a folder).
 
-    JSON lines: blank lines are skipped. CSV and TSV: the first line names the columns, and every value stays the text it is. Parquet: dates, decimals and bytes are refused
-    by their place.
+    JSON lines: blank lines are skipped. CSV and TSV: the first line names the columns, and every value stays the text
+    it is. Parquet: dates, decimals and bytes are refused by their place.
 
-    Raises TaskError for a file that cannot be read, holds no task, or has a bad line, with its number and what is in it; MissingExtra where a library is missing.
+    Raises TaskError for a file that cannot be read, holds no task, or has a bad line, with its number and what is in
+    it; MissingExtra where a library is missing.
     """
     if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are not type-checked
         raise TaskError(f"load_tasks({path!r:.60}): expected the path of a file; a data set in memory is passed to fit as it is")

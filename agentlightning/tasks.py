@@ -23,9 +23,11 @@ Tasks: TypeAlias = "Sequence[Json] | str | Path"
 
 
 def check_tasks(tasks: object, name: str = "tasks", most: int | None = None) -> list[Json]:
-    """The first ``most`` tasks (None: all) of any sequence-like data set, or of the file at a path, as a list of plain JSON values.
+    """The first ``most`` tasks (None: all) of any sequence-like data set, or of the file at a path, as a list of
+    plain JSON values.
 
-    Raises TaskError, naming ``name``, for what is no data set, an empty one, or a task that is not JSON, with its exact place.
+    Raises TaskError, naming ``name``, for what is no data set, an empty one, or a task that is not JSON, with its
+    exact place.
     """
     refuse_other_kinds(tasks, name)
     if isinstance(tasks, str | Path):
@@ -101,7 +103,8 @@ def name_of_first(splits: Mapping[Any, Any]) -> str:
 
 
 def split(tasks: Sequence[T], fraction: float, *, seed: int = 0) -> tuple[list[T], list[T]]:
-    """Divides tasks at random into ``fraction`` of them (rounded) and the rest, each in its original order. The same seed divides the same way.
+    """Divides tasks at random into ``fraction`` of them (rounded) and the rest, each in its original order. The same
+    seed divides the same way.
 
     Raises TaskError for a fraction outside 0 to 1.
     """

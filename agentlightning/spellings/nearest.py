@@ -1,6 +1,7 @@
 """Which of the names that are valid in a place a misspelt one most likely stands for, over all of them at once.
 
-Pure: it is handed the names with how each is written in that place. Whoever asks has asked absent.py first, for a name that is looked for often has a sentence there.
+Pure: it is handed the names with how each is written in that place. Whoever asks has asked absent.py first, for a
+name that is looked for often has a sentence there.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ MOST = 3
 def nearest(name: str, written: Mapping[str, str]) -> list[str]:
     """How the names nearest to ``name`` are written, the best first; empty where none is near.
 
-    ``written`` has each valid name (``learner.lr`` for a setting in a section) and how it is written in this place. A name without a section is compared with the last part
-    of each, one with a section with the whole. Case, ``-`` and ``_`` make no difference.
+    ``written`` has each valid name (``learner.lr`` for a setting in a section) and how it is written in this place. A
+    name without a section is compared with the last part of each, one with a section with the whole. Case, ``-`` and
+    ``_`` make no difference.
     """
     scored = [(_distance(name, key), how) for key, how in written.items()]
     best = min((score for score, _ in scored if score is not None), default=None)
@@ -31,7 +33,9 @@ def did_you_mean(name: str, written: Mapping[str, str]) -> str:
 
 
 def _distance(name: str, key: str) -> float | None:
-    """How far two names are apart in mistakes of typing; None where they are too far for one to be meant by the other."""
+    """How far two names are apart in mistakes of typing; None where they are too far for one to be meant by the
+    other.
+    """
     whole = _apart(plain(name), plain(key)) if "." in name or "." not in key else None
     last = _apart(plain(name.rpartition(".")[2]), plain(key.rpartition(".")[2])) if "." in key else None
     # A last part that agrees is worth a little less than a whole name that does.
@@ -50,7 +54,9 @@ def _apart(a: str, b: str) -> float | None:
 
 
 def edits(a: str, b: str) -> int:
-    """The least number of letters to insert, drop, replace, or swap with their neighbour, that turns one text into the other."""
+    """The least number of letters to insert, drop, replace, or swap with their neighbour, that turns one text into
+    the other.
+    """
     before: list[int] = []
     row = list(range(len(b) + 1))
     for i, letter in enumerate(a, 1):
