@@ -98,7 +98,7 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(letter
     assert per_step == Counter(dict.fromkeys(range(1, STEPS + 1), 32)), "no rollout is counted twice"
     assert set(rewards.values()) == {1}, "one accepted final reward per rollout"
     assert [step.step for step in steps] == list(range(1, STEPS + 1))
-    assert all(step.ledger["staleness_max"] == 0 and step.ledger["parity_max"] < 1e-4 for step in steps), (
+    assert all(step.ledger["staleness_max"] == 0 and (step.ledger["parity_max"] or 0.0) < 1e-4 for step in steps), (
         "each step sampled by its own weights"
     )
     assert lines_written(tmp_path) == STEPS
