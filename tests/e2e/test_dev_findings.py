@@ -127,8 +127,8 @@ def test_training_counts_late_calls_cut_samples_and_unused_rewards_in_its_ledger
         while not refused:
             try:
                 letters_agent.ask(llm, "late")
-            except openai.APIStatusError as error:
-                refused.append(error.status_code == 410)
+            except openai.APIStatusError as error:  # the attempt's end also withdraws a call that came in time
+                refused.extend([error.status_code == 410] if "came after it" in str(error) else [])
 
     result = trainer(letters, tmp_path, steps=2).fit(agent, letter_tasks(2))
     assert all(refused)
