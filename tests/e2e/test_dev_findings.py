@@ -103,7 +103,8 @@ async def late_calls(out: Path) -> int:
     try:
         (run,) = await store.runs()
         attempts = [attempt for rollout in await store.rollouts(run.id) for attempt in await store.attempts(rollout.id)]
-        return sum(call.status is CallStatus.LATE for attempt in attempts for call in await store.calls(attempt.id))
+        calls = [call for attempt in attempts for call in await store.calls(attempt.id)]
+        return sum(call.status is CallStatus.LATE for call in calls)
     finally:
         await store.close()
 
