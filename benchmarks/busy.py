@@ -3,7 +3,7 @@
     python benchmarks/busy.py [--model DIR] [--pairs 7] [--seconds 4] [--quick]
 
 ``before`` is what torch does by itself: as many threads as cores, which spin for long where they wait. ``now`` is what a run does: spinning is bounded before
-torch is loaded, and the threads follow what is free. Each side is a process of its own, and they take turns, one at a time; before its turn ``now`` works
+torch is loaded and hardly any while others want the cores, and the threads follow what is free. Each side is a process of its own, and they take turns, one at a time; before its turn ``now`` works
 until the other's turn is out of its sight. The busy processes are ended before the next condition. ``--quick`` takes two pairs of short turns.
 
 Tokens a second: of 8 requests that decode together, and of those that a training step forwards. Aims: on a quiet machine ``now`` has 0.97 of ``before``; beside
@@ -126,6 +126,10 @@ def learner(loaded: Any, threads: Any) -> Callable[[float, float], float]:
     return steps
 
 
+BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(10**6): pass"
+"""Ends also where this program was killed."""
+
+
 class Busy:
     """Processes that do nothing but compute, for as long as the block runs."""
 
@@ -133,7 +137,7 @@ class Busy:
         self._count = count
 
     def __enter__(self) -> None:
-        self._processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(self._count)]
+        self._processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(self._count)]
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:

@@ -1,21 +1,23 @@
 """Threads: tells torch with how many threads to compute, on each thread that computes, from loading the model on.
 
 The number is the setting's where one is set. Else it follows what other processes leave free (`threads`, `cores`), between two pieces of work and never
-within one.
+within one. Where others want the cores too, threads that wait do not spin: that costs far more than their number.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 
 import torch
 
 from agentlightning.engines.cores import Machine, Reading, free_cores
-from agentlightning.engines.threads import MORE_AFTER, WINDOW, most_threads, threads_for
+from agentlightning.engines.threads import MORE_AFTER, WINDOW, crowded, most_threads, threads_for
 
 _log = logging.getLogger(__name__)
 
@@ -40,11 +42,13 @@ class Threads:
         self._machine = machine or Machine()
         self._most = most_threads(self._machine.cores)
         self.count: int = fixed or self._most
-        self._follows = fixed is None and self._most > 1
+        self._fixed = fixed is not None
+        self._looks = self.count > 1
         self._say = say
         self._said = -math.inf
-        self._last = since or (self._machine.read() if self._follows else Reading(0.0, 0.0))
+        self._last = since or (self._machine.read() if self._looks else Reading(0.0, 0.0))
         self._free: deque[float] = deque(maxlen=MORE_AFTER)
+        self._sleepers: Sleepers | None = None
 
     @classmethod
     def unchanging(cls) -> Threads:
@@ -53,7 +57,7 @@ class Threads:
 
     def adapt(self) -> None:
         """Looks at the machine if it is time to, and sets this thread's number of threads."""
-        if self._follows and time.monotonic() - self._last.at >= WINDOW:
+        if self._looks and time.monotonic() - self._last.at >= WINDOW:
             self._look()
         if torch.get_num_threads() != self.count:
             torch.set_num_threads(self.count)
@@ -66,13 +70,47 @@ class Threads:
             return
         # A piece of work that took several windows is as good as several.
         self._free.extend([free] * min(MORE_AFTER, int((self._last.at - last.at) / WINDOW)))
-        count = threads_for(self.count, self._most, list(self._free))
-        if count == self.count:
+        count = self.count if self._fixed else threads_for(self.count, self._most, list(self._free))
+        tight = crowded(self._sleepers is not None, count, list(self._free))
+        if count == self.count and tight == (self._sleepers is not None):
             return
         cores = self._machine.cores
-        line = f"compute threads: {self.count} -> {count}, other processes use {max(0.0, cores - free):.1f} of {cores} cores"
+        number = f"{self.count} -> {count}" if count != self.count else f"{count}"
+        line = f"compute threads: {number}, {'not spinning' if tight else 'spinning'} while they wait: other processes use {max(0.0, cores - free):.1f} of {cores} cores"
         self.count = count
+        self._rest(tight)
         _log.info("%s", line)
         if self._say is not None and self._last.at - self._said >= _SAY_EVERY:
             self._said = self._last.at
             self._say(line)
+
+    def _rest(self, tight: bool) -> None:
+        if tight and self._sleepers is None:
+            self._sleepers = Sleepers()
+        elif not tight and self._sleepers is not None:
+            self._sleepers.close()
+            self._sleepers = None
+
+
+class Sleepers:
+    """Threads of GNU's OpenMP library that sleep until this is closed, or nobody holds it any more.
+
+    While the library has more threads than the process may use cores, those that wait for others hardly spin before they sleep. It has no other way to
+    change that while a program runs. For other OpenMP libraries they are a few threads that sleep.
+    """
+
+    def __init__(self) -> None:
+        over = threading.Event()
+        self._close = weakref.finalize(self, over.set)
+        ready = threading.Event()
+        threading.Thread(target=_sleep, args=(ready, over), name="engine-sleepers", daemon=True).start()
+        ready.wait()
+
+    def close(self) -> None:
+        self._close()
+
+
+def _sleep(ready: threading.Event, over: threading.Event) -> None:
+    torch.zeros(1 << 21).add_(1.0)  # large enough to be computed by all threads, which stay with this one
+    ready.set()
+    over.wait()

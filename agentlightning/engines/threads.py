@@ -18,9 +18,11 @@ MORE_AFTER = 4
 """Windows in a row that have to say so before there are more."""
 _SPARE = 0.35
 """Of a core: as much of the last one may be in use when a thread is added. One is taken away when it is half."""
+_TOGETHER = 0.85
+"""What threads that share their cores with others get done together, of what their time would be worth: they wait for the slowest."""
 
-_SPINNING = {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "1"}
-"""For the two OpenMP libraries that torch comes with (GNU's on Linux, LLVM's elsewhere): some half a millisecond, instead of 15 and 200."""
+_SPINNING = {"GOMP_SPINCOUNT": "30000", "KMP_BLOCKTIME": "1"}
+"""For the two OpenMP libraries that torch comes with (GNU's on Linux, LLVM's elsewhere): one or two milliseconds, instead of 15 and 200."""
 
 
 def bound_spinning() -> None:
@@ -53,12 +55,27 @@ def most_threads(cores: int, environ: Mapping[str, str] = os.environ) -> int:
 def threads_for(current: int, most: int, free: Sequence[float]) -> int:
     """How many threads to compute with, from the free cores of the last windows (the last one last), of which this process's own use is free.
 
-    Fewer as soon as ``FEWER_AFTER`` windows agree, more when ``MORE_AFTER`` do; in between it stays, so that a passing process changes nothing.
+    ``FEWER_AFTER`` windows that agree take threads away, ``MORE_AFTER`` bring them back; in between it stays, so that a passing process changes nothing.
     """
-    if len(free) >= FEWER_AFTER:
-        fewer = max(1, int(max(free[-FEWER_AFTER:]) + 0.5))
-        if fewer < current:
-            return fewer
-    if len(free) >= MORE_AFTER:
-        return max(current, min(most, int(min(free[-MORE_AFTER:]) + _SPARE)))
+    if len(free) >= FEWER_AFTER and (fewer := _worth(most, max(free[-FEWER_AFTER:]), 0.5)) < current:
+        return fewer
+    if len(free) >= MORE_AFTER and (more := _worth(most, min(free[-MORE_AFTER:]), _SPARE)) > current:
+        return more
     return current
+
+
+def _worth(most: int, free: float, spare: float) -> int:
+    """The number that gets most done. On free cores threads run undisturbed; but where few are free, one on each core gets more from a system that shares
+    cores among all that want them (measured on two: twice as much as one thread, beside two processes as beside six)."""
+    undisturbed = max(1, min(most, int(free + spare)))
+    shared = _TOGETHER * most * most / (most + max(0.0, most - free))
+    return most if shared > min(free, undisturbed) else undisturbed
+
+
+def crowded(before: bool, threads: int, free: Sequence[float]) -> bool:
+    """Whether others leave fewer cores than there are ``threads``, so that those that wait should not spin; by the same windows."""
+    if len(free) >= FEWER_AFTER and max(free[-FEWER_AFTER:]) < threads - 0.5:
+        return True
+    if len(free) >= MORE_AFTER and min(free[-MORE_AFTER:]) > threads - _SPARE:
+        return False
+    return before

@@ -129,11 +129,11 @@ def test_an_attempt_that_timed_out_while_the_engine_sampled_says_so(letters: Pat
 def test_a_machine_that_gets_busy_is_told_to_whoever_watches(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from tests.engines.test_threads import Told
 
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    monkeypatch.setattr("agentlightning.opening.Machine", lambda: Told(others=1.5))
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    monkeypatch.setattr("agentlightning.opening.Machine", lambda: Told(others=3.5))
     heard = Heard()
     Trainer(model=letters, output_dir=tmp_path, progress=heard, **QUICK).evaluate(letters_agent.graded, TASKS)
-    assert heard.messages == ["compute threads: 2 -> 1, other processes use 1.5 of 2 cores"]
+    assert heard.messages == ["compute threads: 4, not spinning while they wait: other processes use 3.5 of 4 cores"]
 
 
 def test_a_script_that_imported_torch_first_is_told_once_what_to_set(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

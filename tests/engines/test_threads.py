@@ -19,7 +19,7 @@ from agentlightning.engines.cores import Machine, Quota, Reading, free_cores
 from agentlightning.engines.local import LocalEngine
 from agentlightning.engines.local_forward import SlotForward
 from agentlightning.engines.local_threads import Threads
-from agentlightning.engines.threads import bound_spinning, long_spins, most_threads, threads_for
+from agentlightning.engines.threads import bound_spinning, crowded, long_spins, most_threads, threads_for
 from tests.engines.conftest import request
 from tests.tiny import tiny_tokenizer
 
@@ -37,29 +37,37 @@ def _as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("current", "free", "expected"),
+    ("current", "most", "free", "expected"),
     [
-        (2, [], 2),
-        (2, [0.9], 2),  # one window is a passing process
-        (2, [0.9, 1.0], 1),
-        (2, [1.9, 0.9, 1.6], 2),  # a window in between has room for both
-        (2, [0.0, 0.0], 1),  # never none
-        (1, [1.0, 1.2, 1.9, 1.9, 1.9], 1),
-        (1, [1.9, 1.8, 1.7, 1.9], 2),
-        (1, [1.9, 1.8, 1.5, 1.9], 1),
-        (1, [2.0, 2.0, 2.0], 1),
-        (2, [2.0, 2.0, 2.0, 2.0], 2),
-        (8, [7.6, 7.5, 7.6, 7.5], 8),
-        (8, [4.4, 4.3], 4),
-        (4, [6.7, 6.8, 7.9, 8.0], 7),
+        (8, 8, [], 8),
+        (8, 8, [6.0], 8),  # one window is a passing process
+        (8, 8, [6.2, 6.1], 6),
+        (8, 8, [7.9, 6.1, 7.9], 8),  # a window in between has room for all
+        (8, 8, [7.6, 7.5, 7.6, 7.5], 8),
+        (6, 8, [6.2, 7.9, 7.9], 6),
+        (6, 8, [7.9, 7.8, 7.7, 7.9], 8),
+        (6, 8, [7.9, 7.8, 6.5, 7.9], 6),
+        (6, 8, [7.0, 6.8, 6.9, 6.8], 7),
+        (8, 8, [3.0, 2.0], 8),  # hardly any is free: each core is shared, and a thread on each gets most
+        (2, 2, [1.0, 1.0], 2),
+        (2, 2, [0.3, 0.1], 2),
+        (1, 1, [0.0, 0.0], 1),
     ],
 )
-def test_threads_follow_the_cores_that_are_free_and_do_not_flap(current: int, free: list[float], expected: int):
-    assert threads_for(current, 8 if current > 2 else 2, free) == expected
+def test_threads_follow_the_cores_that_are_free_where_that_brings_more_and_do_not_flap(
+    current: int, most: int, free: list[float], expected: int
+):
+    assert threads_for(current, most, free) == expected
+
+
+def test_threads_that_wait_do_not_spin_while_others_want_their_cores():
+    assert [crowded(False, 2, free) for free in ([], [1.0], [1.0, 1.2], [1.0, 1.6])] == [False, False, True, False]
+    assert [crowded(True, 2, free) for free in ([2.0] * 3, [2.0] * 4, [2.0, 1.5, 2.0, 2.0])] == [True, False, True]
+    assert not crowded(False, 12, [12.3, 11.8])
 
 
 def test_there_are_never_more_threads_than_allowed():
-    assert threads_for(1, 2, [16.0] * 4) == 2
+    assert threads_for(1, 3, [16.0] * 4) == 3
     assert (most_threads(8, {}), most_threads(8, {"OMP_NUM_THREADS": "3"}), most_threads(2, {"OMP_NUM_THREADS": "8,2"})) == (8, 3, 2)
     assert (most_threads(4, {"OMP_NUM_THREADS": "nonsense"}), most_threads(4, {"OMP_NUM_THREADS": "0"})) == (4, 1)
 
@@ -160,10 +168,10 @@ def test_a_busy_neighbour_is_seen_and_our_own_work_is_not():
 
 @dataclass
 class Told(Machine):
-    """Two cores of which others use as much as the test says. Every reading is a second after the last one, and long past."""
+    """Four cores of which others use as much as the test says. Every reading is a second after the last one, and long past."""
 
     others: float = 0.0
-    cores: int = 2
+    cores: int = 4
     quota: Quota | None = None
     _seconds: float = 0.0
     _used: float = 0.0
@@ -175,14 +183,14 @@ class Told(Machine):
 
 
 async def test_the_number_changes_between_decode_steps_with_what_is_free(model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
     machine, said = Told(), list[str]()
     counts: list[int] = []
     decode = SlotForward.decode
 
     def watched(self: SlotForward, ids: list[int], positions: list[int]) -> torch.Tensor:
         counts.append(torch.get_num_threads())
-        machine.others = 1.5 if 10 <= len(counts) < 20 else 0.0
+        machine.others = 1.1 if 10 <= len(counts) < 20 else 0.0
         return decode(self, ids, positions)
 
     monkeypatch.setattr(SlotForward, "decode", watched)
@@ -191,9 +199,11 @@ async def test_the_number_changes_between_decode_steps_with_what_is_free(model: 
     counts.clear()
     await engine.sample(request([5], max_tokens=40))
     await engine.close()
-    assert (set(counts[:10]), counts[15], counts[-1]) == ({2}, 1, 2)
+    assert (set(counts[:10]), counts[15], counts[-1]) == ({4}, 3, 4)
     assert sum(a != b for a, b in pairwise(counts)) == 2
-    assert said == ["compute threads: 2 -> 1, other processes use 1.5 of 2 cores"]  # the way back comes within the minute: the log has it
+    assert said == [
+        "compute threads: 4 -> 3, spinning while they wait: other processes use 1.1 of 4 cores"
+    ]  # the way back comes within the minute: the log has it
 
 
 async def test_a_set_number_holds_on_the_engines_thread_whatever_the_load(model: LlamaForCausalLM) -> None:
@@ -239,18 +249,18 @@ def child(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.skipif(sys.platform != "linux", reason="torch brings another OpenMP library elsewhere")
 def test_spinning_is_bounded_in_the_openmp_library_that_torch_loads():
     program = "from agentlightning.engines.threads import bound_spinning; bound_spinning(); import torch"
-    assert "GOMP_SPINCOUNT = '10000'" in child(program, OMP_DISPLAY_ENV="VERBOSE").stderr
+    assert "GOMP_SPINCOUNT = '30000'" in child(program, OMP_DISPLAY_ENV="VERBOSE").stderr
     assert "GOMP_SPINCOUNT = '77'" in child(program, OMP_DISPLAY_ENV="VERBOSE", GOMP_SPINCOUNT="77").stderr
 
 
 def test_making_a_trainer_bounds_spinning_before_torch_is_loaded():
     program = "import os, sys; from agentlightning import Trainer; Trainer(); print('torch' in sys.modules, os.environ['GOMP_SPINCOUNT'])"
-    assert child(program).stdout.split() == ["False", "10000"]
+    assert child(program).stdout.split() == ["False", "30000"]
 
 
 def test_agl_bounds_spinning():
     program = "import os, sys; sys.argv = ['agl', '--version']\ntry: from agentlightning.cli import main; main()\nexcept SystemExit: print(os.environ['GOMP_SPINCOUNT'])"
-    assert child(program).stdout.split()[-1] == "10000"
+    assert child(program).stdout.split()[-1] == "30000"
 
 
 @pytest.mark.parametrize("name", SPINNING)
@@ -268,6 +278,37 @@ def test_where_torch_came_first_one_line_says_what_to_set(monkeypatch: pytest.Mo
     for name in SPINNING:
         monkeypatch.delenv(name, raising=False)
     line = long_spins()
-    assert line is not None and "=10000 before Python starts" in line.replace("KMP_BLOCKTIME=1 ", "GOMP_SPINCOUNT=10000 ")
+    assert line is not None and "=30000 before Python starts" in line.replace("KMP_BLOCKTIME=1 ", "GOMP_SPINCOUNT=30000 ")
     bound_spinning()
     assert not any(name in os.environ for name in SPINNING)  # too late: it would only look as if it held
+
+
+SPUN = """
+import time, torch
+from agentlightning.engines.local_threads import Sleepers
+torch.set_num_threads(2)
+
+def spun():
+    began = time.process_time()
+    for _ in range(40):
+        torch.zeros(1 << 17).add_(1.0)
+        time.sleep(0.004)
+    return time.process_time() - began
+
+spun()
+before = spun()
+sleepers = Sleepers()
+while_asleep = spun()
+sleepers.close()
+time.sleep(0.2)
+print(before, while_asleep, spun())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or (os.cpu_count() or 1) > 32, reason="GNU's OpenMP library; more sleepers than cores")
+def test_while_there_are_sleepers_waiting_threads_do_not_spin_and_afterwards_they_do():
+    env = {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)}
+    if env["OMP_NUM_THREADS"] == "1":
+        pytest.skip("with one core nothing waits")
+    before, asleep, after = map(float, child(SPUN, **env).stdout.split())
+    assert asleep < before / 2 and asleep < after / 2
