@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 SHOWN_CALLS = 20
 """Calls of an attempt that the text lists; JSON has all."""
 
-_NEVER_CONTINUED = ("edited", "compacted", "template", "new", "tools_changed")
+_NEVER_CONTINUED = ("edited", "compacted", "template", "new", "tools_changed", "kwargs_changed")
 _WHY_BRANCHED = {
     "edited": "the agent sends back a history that differs from what was said",
     "compacted": "the agent drops or sums up its earlier turns before each call",
     "template": "the model's chat template drops or changes earlier turns",
     "new": "each call starts a new conversation",
     "tools_changed": "the tools differ from call to call",
+    "kwargs_changed": "chat_template_kwargs differ from call to call",
 }
 
 

@@ -48,6 +48,7 @@ BRANCHES = {
     "edited": "the history came back changed",
     "compacted": "earlier turns were dropped or summed up",
     "tools_changed": "other tools than before",
+    "kwargs_changed": "other chat_template_kwargs than before",
     "template": "the chat template changed or dropped earlier turns",
 }
 """What the reasons of branches mean."""

@@ -266,7 +266,7 @@ class Call:
 
     ``branch`` says how its prompt relates to the tree: ``root`` (the attempt's first), ``continued`` (extends a recorded
     sample), ``forked`` (same prompt as an earlier call, or an earlier turn replayed), or the reason why no sample could be
-    continued: ``new`` (another conversation), ``edited``, ``compacted``, ``tools_changed``, ``template``.
+    continued: ``new`` (another conversation), ``edited``, ``compacted``, ``tools_changed``, ``kwargs_changed``, ``template``.
     """
 
     id: str

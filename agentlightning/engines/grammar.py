@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Words = np.ndarray[Any, np.dtype[np.int32]]
 """A set of ids: bit i % 32 of word i // 32 says whether id i is in it."""
 
+_MISSING = f"samples under a grammar need llguidance: {install('train')}"
 _COMPILED = 64
 """Grammars that are kept compiled: an agent asks with the same tools and schemas again and again."""
 _LONGEST_ERROR = 400
@@ -117,6 +118,20 @@ class Grammars:
         return self._library
 
 
+def as_lark(text: str) -> str:
+    """A grammar in Lark, or in llama.cpp's GBNF, as Lark. Raises GrammarError."""
+    if "::=" not in text:
+        return text
+    try:
+        from llguidance.gbnf_to_lark import any_to_lark
+    except ImportError as error:
+        raise GrammarError(_MISSING) from error
+    try:
+        return any_to_lark(text)
+    except Exception as error:  # its reader has a class of its own for what it cannot read, and trips over the rest
+        raise GrammarError(f"it is no GBNF: {_one_line(str(error))}") from error
+
+
 def replay(matcher: Matcher, before: array[int], token_ids: array[int]) -> Words:
     """The ids that were allowed at each of ``token_ids``, [T, words], in a sample that began with ``before``. Raises GrammarError where one of
     them was not: the sample was drawn under another grammar or tokenizer.
@@ -147,7 +162,7 @@ def _library(tokenizer: Any, vocabulary: int) -> LLTokenizer | GrammarError:
     try:
         from llguidance import LLTokenizer
     except ImportError:
-        return GrammarError(f"samples under a grammar need llguidance: {install('train')}")
+        return GrammarError(_MISSING)
     core = getattr(tokenizer, "backend_tokenizer", None)
     if core is None:
         return GrammarError(f"{type(tokenizer).__name__} is not a fast tokenizer: the model folder needs a tokenizer.json")

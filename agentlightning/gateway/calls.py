@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentlightning.gateway.replies import Fault
-from agentlightning.gateway.wires.base import CallError, Reply
+from agentlightning.gateway.wires.base import Begun, CallError, Reply
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import CallStatus
 
@@ -72,7 +72,7 @@ class OpenCall:
     outcome: Reply | Answer | CallError | None = None
     delivered_at: float | None = None
     stored: CallStatus | None = None
-    begun: bool = False
+    begun: Begun | None = None
     recording: bool = False
     given_up: bool = False
     grace: asyncio.TimerHandle | None = None
@@ -107,9 +107,9 @@ class OpenCall:
             self.deltas.append((index, delta))
             self._wake()
 
-    def begin(self) -> None:
+    def begin(self, begun: Begun) -> None:
         """It has been checked and is going to be sampled."""
-        self.begun = True
+        self.begun = begun
 
     def settle(self, outcome: Reply | Answer | CallError) -> None:
         """Ends the call; only the first outcome counts."""

@@ -8,10 +8,10 @@ from hashlib import blake2b
 from agentlightning.config import EvaluationConfig, SamplingConfig
 from agentlightning.engines.base import ConstrainedEngine, Engine
 from agentlightning.errors import GrammarError
-from agentlightning.gateway.wires.base import WireRequest
+from agentlightning.gateway.wires.base import OutputFormat, WireRequest
 from agentlightning.gateway.wires.fields import unsupported
 from agentlightning.templates.base import Template
-from agentlightning.templates.grammar import ANY_OBJECT, reasoning_of, reply_grammar
+from agentlightning.templates.grammar import ANY_OBJECT, Text, reasoning_of, reply_grammar
 from agentlightning.types import Json, SamplingParams, Tool
 
 
@@ -62,16 +62,20 @@ async def constraint(asked: WireRequest, template: Template, engine: Engine) -> 
         tools = ()
     # A client that names one function expects one call of it.
     parallel = asked.parallel_tool_calls and not (required and asked.tool_names is not None and len(asked.tool_names) == 1)
-    schema = None if asked.output is None or required else ANY_OBJECT if asked.output.schema is None else asked.output.schema
+    try:
+        wanted = None if asked.output is None or required else _wanted(asked.output)
+    except GrammarError as error:
+        raise unsupported(*(output or what), str(error)) from error
     reasoning = reasoning_of(template) if asked.prompt is None else None
 
-    async def checked(tools: tuple[Tool, ...], schema: Mapping[str, Json] | None) -> str:
-        grammar = reply_grammar(template, tools, required=required, parallel=parallel, output=schema, reasoning=reasoning)
+    async def checked(tools: tuple[Tool, ...], wanted: Mapping[str, Json] | Text | None) -> str:
+        bare = asked.prompt is not None
+        grammar = reply_grammar(template, tools, required=required, parallel=parallel, output=wanted, reasoning=reasoning, bare=bare)
         await engine.check_grammar(grammar)
         return grammar
 
     try:
-        return await checked(tools, schema)
+        return await checked(tools, wanted)
     except GrammarError as error:
         for tool in tools:
             try:
@@ -82,6 +86,16 @@ async def constraint(asked: WireRequest, template: Template, engine: Engine) -> 
                 why = str(found) if repr(tool.name) in str(found) else f"the parameters of tool {tool.name!r}: {found}"
                 raise unsupported(*what, why) from error
         raise unsupported(*(output or what), str(error)) from error
+
+
+def _wanted(output: OutputFormat) -> Mapping[str, Json] | Text:
+    if output.grammar is not None:
+        from agentlightning.engines.grammar import as_lark  # the gateway itself needs none of what computes grammars
+
+        return Text(lark=as_lark(output.grammar))
+    if output.regex is not None or output.choice is not None:
+        return Text(output.regex, output.choice or ())
+    return ANY_OBJECT if output.schema is None else output.schema
 
 
 def unkept(asked: WireRequest, engine: Engine) -> str | None:

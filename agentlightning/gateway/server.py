@@ -39,11 +39,12 @@ from agentlightning.gateway.connections import Listener
 from agentlightning.gateway.encoding import Encoder
 from agentlightning.gateway.late import Ended
 from agentlightning.gateway.passing import pass_on
-from agentlightning.gateway.session import Notices, Policy, Session
+from agentlightning.gateway.policy import Notices, Policy
+from agentlightning.gateway.session import Session
 from agentlightning.gateway.upstream import ROUTES, Outgoing, Upstreams, described
 from agentlightning.gateway.usage import AttemptUsage
 from agentlightning.gateway.wires import find_wire, read_request, wire_of_client
-from agentlightning.gateway.wires.base import CallError, Count, Look, Reply, ReplyStream, Target, Wire
+from agentlightning.gateway.wires.base import Begun, CallError, Count, Look, Reply, ReplyStream, Target, Wire
 from agentlightning.gateway.wires.models import model, models
 from agentlightning.gateway.wires.unserved import Unserved
 from agentlightning.names import clean
@@ -251,7 +252,7 @@ class Gateway:
         key, agent, target = self._addressed(request)
         path = target.path
         found = find_wire(path)
-        shape = found or wire_of_client(request.raw_path, request.headers)
+        shape = wire_of_client(request.raw_path, request.headers) if found is None or _is_shared(found) else found
         try:
             if key is None:
                 raise CallError(
@@ -321,8 +322,16 @@ class Gateway:
         named = named_by_request(agent, request.headers, target.query)
         agent = named[0] if named is not None else None
         use = wire.use(target)
+        if use is None and request.headers.get("Upgrade", "").lower() == "websocket":
+            raise CallError(
+                404,
+                f"a WebSocket on {target.path} is not served: send each request with POST, with stream=true for events",
+                code="not_served",
+            )
         if use is None:
-            raise CallError(405, f"{target.path} does not take {target.method}", code="method_not_allowed")
+            raise CallError(
+                405, f"{target.path} does not take {target.method}: {_INSTEAD.get(target.path, 'it takes POST')}", code="method_not_allowed"
+            )
         if isinstance(use, Look):
             body = await read_body(request) if request.can_read_body else b""
             return await send(request, use.answer(parse(body) if body else {}, session.past), 200, JSON)
@@ -394,8 +403,8 @@ class Gateway:
         try:
             while (deltas := await call.more(seen, self._config.heartbeat)) or call.outcome is None:
                 seen += len(deltas)
-                if deltas:
-                    data = b"".join([b"" if begun else events.begin(), *(events.delta(index, delta) for index, delta in deltas)])
+                if deltas and call.begun:
+                    data = b"".join([b"" if begun else events.begin(call.begun), *(events.delta(index, delta) for index, delta in deltas)])
                     begun = True
                 elif call.begun:
                     data = events.heartbeat
@@ -409,7 +418,7 @@ class Gateway:
             if response is None:
                 raise
             return drop(request, response)
-        data = events.end(reply) if begun else events.begin() + events.end(reply)
+        data = events.end(reply) if begun else events.begin(Begun(reply.prompt_tokens, reply.used)) + events.end(reply)
         response = response or await begin(request, headers)
         session.delivered(call)
         try:
@@ -507,7 +516,18 @@ def _nothing_at(path: str) -> CallError:
 
 def _told(raw_path: str, error: CallError) -> bytes:
     """An error in the shape of the wire that a path belongs to."""
-    return (find_wire(_target("POST", raw_path)[2].path) or wire_of_client(raw_path, {})).error(error)
+    found = find_wire(_target("POST", raw_path)[2].path)
+    return (wire_of_client(raw_path, {}) if found is None or _is_shared(found) else found).error(error)
+
+
+def _is_shared(found: Wire | Unserved) -> bool:
+    return isinstance(found, Unserved) and found.shared
+
+
+_INSTEAD = {
+    "chat/completions": "it takes POST; completions are recorded for training and not listed for their agent",
+    "responses": "it takes POST; one that was made is at responses/ID",
+}
 
 
 def _cut(answering: set[asyncio.Transport]) -> None:

@@ -12,23 +12,24 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from agentlightning.config import EvaluationConfig, SamplingConfig
-from agentlightning.engines.base import Engine, Sample, SampleRequest
+from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.errors import ContextLengthError, EngineError, StoreError, TemplateError
 from agentlightning.gateway.calls import Forwarded, Identity, OpenCall, Owed, Turnstile, ended, named, repeated
 from agentlightning.gateway.encoding import Encoder
 from agentlightning.gateway.forwarding import Book, Forwarding
 from agentlightning.gateway.otherwise import Otherwise
 from agentlightning.gateway.past import AttemptPast
+from agentlightning.gateway.policy import Notices, Policy
 from agentlightning.gateway.prompts import PromptError
 from agentlightning.gateway.sampling import constraint, overruled, resolve, sample_seed, unkept
 from agentlightning.gateway.tree import Plan, TraceTree
 from agentlightning.gateway.upstream import Upstreams
 from agentlightning.gateway.usage import AttemptUsage
-from agentlightning.gateway.wires.base import CallError, Choice, Reply, Wire, WireRequest
+from agentlightning.gateway.wires.base import Begun, CallError, Choice, Reply, Wire, WireRequest
 from agentlightning.store.base import Store
 from agentlightning.templates.base import Parsed, ParsedDelta, StreamParser, Template
 from agentlightning.types import (
@@ -51,30 +52,6 @@ MAX_KEPT = 128
 
 END_DEADLINE = 30.0
 """Seconds that an ending attempt waits for its open calls to be withdrawn and recorded."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """A trainable model as the gateway serves it. ``model_names`` are further names that agents may call it by, ``other`` the same template with the
-    other value of ``keep_reasoning``, where both are to be compared."""
-
-    name: str
-    engine: Engine
-    template: Template
-    model_names: tuple[str, ...] = ()
-    other: Template | None = None
-
-
-class Notices:
-    """Warnings that are worth saying once, a thousand of them at most: a server may run for days."""
-
-    def __init__(self) -> None:
-        self._said: set[tuple[str, ...]] = set()
-
-    def once(self, key: tuple[str, ...], text: str) -> None:
-        if key not in self._said and len(self._said) < 1000:
-            self._said.add(key)
-            logger.warning(text)
 
 
 class Session:
@@ -178,7 +155,7 @@ class Session:
         """Tokens of the prompt that a call would have. Raises CallError."""
         policy = self._policy(request.model)
         try:
-            plan = self._plan(request, policy)
+            plan = self._plan(request, policy.under(request.template_kwargs, self._notices))
         except (TemplateError, RecursionError) as error:
             raise _too_bad(error, request.prompt_field) from error
         self.tree.withdraw(plan)
@@ -248,11 +225,12 @@ class Session:
         policy = self._policy(request.model)
         plan: Plan | None = None
         try:
+            policy = policy.under(request.template_kwargs, self._notices)
             plan = await self._planned(request, policy)
             if len(plan.prompt_ids) >= policy.engine.context_length:
                 raise ContextLengthError(len(plan.prompt_ids), policy.engine.context_length)
             params = self._params(call, request, policy, await constraint(request, policy.template, policy.engine))
-            call.begin()
+            call.begin(Begun(len(plan.prompt_ids), params[0]))
             samples = await self._sample(call, request, policy, plan, params)
             call.recording = True
             call.settle(await self._record(call, request, policy, plan, params[0], samples))
@@ -400,7 +378,8 @@ class Session:
             for sample, ids, parsed in samples
         ]
         prompt_ids = plan.prompt_ids if request.token_ids else None
-        reply = Reply(call.id, int(call.received_at), choices, len(plan.prompt_ids), sampled, reused, prompt_ids)
+        tokens = len(plan.prompt_ids), sampled, reused
+        reply = Reply(call.id, int(call.received_at), choices, *tokens, prompt_ids, params, int(time.time()))
         if request.store:
             self.past.keep(request, reply, leaves[0])
         return reply

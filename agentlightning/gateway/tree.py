@@ -113,7 +113,8 @@ class Leaf:
 
 @dataclass(slots=True)
 class _History:
-    """A history as it is matched: its messages, their keys, for each beginning of it (the empty one first) what tells it from others, and its tools."""
+    """A history as it is matched: its messages, their keys, for each beginning of it (the empty one first) what tells it from others, and the key of its tools,
+    behind which the template's kwargs follow."""
 
     messages: list[Message]
     keys: list[Key]
@@ -206,7 +207,7 @@ class TraceTree:
         self, messages: Sequence[Message], tools: tuple[Tool, ...], policy: str, template: Template, after: Leaf | None = None
     ) -> Found:
         """The first half of ``plan``: up to the text that is to be tokenised. Raises TemplateError."""
-        history = self._read(messages, tools_key(tools), policy)
+        history = self._read(messages, tools_key(tools) + template.kwargs_key, policy)
         longest = self._longest(history, policy, after)
         leaf, texts, given = self._render(longest, history.messages, tools, template)
         before = _digest(texts[-1])
@@ -380,7 +381,8 @@ class TraceTree:
                 continue
             leaves = self._samples.get(history.chains[i + 1])
             if leaves and not any(leaf.tools_key == history.tools for leaf in leaves):
-                return "tools_changed"
+                alike = history.tools.partition(b"\0")[0]
+                return "kwargs_changed" if any(leaf.tools_key.partition(b"\0")[0] == alike for leaf in leaves) else "tools_changed"
             if leaves or history.chains[i] in self._answered or self._known(history, i, policy, anywhere=start > 0):
                 return "compacted" if self._compacted(history, policy) else "edited"
         return None

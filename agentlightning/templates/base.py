@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agentlightning.errors import TemplateError
-from agentlightning.types import FinishReason, Message, Tool, ToolCall
+from agentlightning.types import FinishReason, Json, Message, Tool, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,16 @@ class Template(Protocol):
     stop_token_ids: tuple[int, ...]
     """Ids that end the assistant's turn."""
     tool_format: str
+    kwargs_key: bytes
+    """Tells histories apart that are rendered with other `chat_template_kwargs`; empty without any, else it begins with a NUL."""
+
+    def under(self, kwargs: Mapping[str, Json]) -> Template:
+        """The same template, handed those of ``kwargs`` (values from outside) that it takes. Raises TemplateError where it cannot be used with them."""
+        ...
+
+    def untaken(self, kwargs: Mapping[str, Json]) -> tuple[str, ...]:
+        """The names in ``kwargs`` that the template takes no notice of."""
+        ...
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool], sampled: Mapping[int, SampledTurn]) -> Rendering:
         """Renders for generation. ``sampled`` maps indices of assistant messages to their recorded samples. Raises TemplateError."""

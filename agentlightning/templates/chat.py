@@ -9,9 +9,12 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import threading
 from array import array
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from tokenizers import Tokenizer
@@ -22,14 +25,20 @@ from agentlightning.templates.codec import Codec, control_tokens
 from agentlightning.templates.formats import FORMATS, choose, tool_response
 from agentlightning.templates.guard import MARK, MARKER, Guard, marker
 from agentlightning.templates.harmony import CHANNEL, END, MESSAGE, START, HarmonyReader
-from agentlightning.templates.jinja import Compiled, compile_template
+from agentlightning.templates.jinja import Compiled, compile_template, names_in
 from agentlightning.templates.parser import TAGS, Reader, ReplyParser, TextReader, joined
-from agentlightning.templates.probe import REASONING_FIELDS, Start, called, probe, short_id
+from agentlightning.templates.probe import REASONING_FIELDS, Probe, Start, called, probe, short_id
 from agentlightning.types import FinishReason, Json, Message, Tool
 
 logger = logging.getLogger(__name__)
 
 _ANALYSIS = f"{CHANNEL}analysis"
+
+_HANDED = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
+"""What a template is handed in any case, so that no client can."""
+
+MAX_VARIANTS = 32
+"""Sets of `chat_template_kwargs` whose template is kept."""
 
 
 @dataclass(slots=True)
@@ -63,6 +72,22 @@ class _Place:
     start: Start
 
 
+class _Variants:
+    """The variants of one template that were asked for last. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: OrderedDict[bytes, ChatTemplate] = OrderedDict()
+
+    def get(self, key: bytes, make: Callable[[bytes], ChatTemplate]) -> ChatTemplate:
+        with self._lock:
+            found = self._made.pop(key, None) or make(key)
+            self._made[key] = found
+            if len(self._made) > MAX_VARIANTS:
+                self._made.popitem(last=False)
+            return found
+
+
 class ChatTemplate:
     """Made by `load_template`. Safe to use from several threads."""
 
@@ -75,6 +100,9 @@ class ChatTemplate:
         control = control_tokens(core, source)
         self._guard = Guard(control)
         self._names = cast("dict[str, str]", tokenizer.special_tokens_map)
+        self._kwargs: dict[str, Json] = {}
+        self.kwargs_key = b""
+        self._variants = _Variants()
         self._keep_reasoning = keep_reasoning
         eos = cast("str | None", tokenizer.eos_token)
         known = {token.content for token in core.get_added_tokens_decoder().values()}
@@ -85,13 +113,15 @@ class ChatTemplate:
         try:
             self._plain = _compiled(named["default"])
             self._with_tools = _compiled(named["tool_use"]) if named["tool_use"] != named["default"] else self._plain
-            self.probe = probe(
-                self._apply,
-                self._guard,
+            self._takes = frozenset[str]().union(*map(names_in, named.values())) - self._names.keys() - _HANDED
+            self._probed = partial(
+                probe,
+                guard=self._guard,
                 reasoning=harmony or self.reasoning_tags is not None,
                 tags=self.reasoning_tags,
                 ends=[eos] if eos else [],
             )
+            self.probe: Probe = self._probed(self._apply)
         except TemplateError as error:
             raise ModelError(f"the tokenizer's chat template cannot be used: {error}; give the model folder one that can") from error
         found = self.probe
@@ -129,6 +159,26 @@ class ChatTemplate:
         other = copy.copy(self)
         other._keep_reasoning = not self._keep_reasoning
         other._warned = True
+        other._variants = _Variants()
+        return other
+
+    # ----------------------------------------------------------------- what clients hand to the template
+    def untaken(self, kwargs: Mapping[str, Json]) -> tuple[str, ...]:
+        """As in `base.Template`."""
+        return tuple(name for name in kwargs if name not in self._takes)
+
+    def under(self, kwargs: Mapping[str, Json]) -> ChatTemplate:
+        """As in `base.Template`. It is probed anew, since what begins a reply may be another; the same one is given for the same values."""
+        taken = {name: kwargs[name] for name in sorted(kwargs.keys() & self._takes)}
+        return (
+            self._variants.get(b"\0" + json.dumps(taken, sort_keys=True).encode(), lambda key: self._variant(key, taken)) if taken else self
+        )
+
+    def _variant(self, key: bytes, taken: dict[str, Json]) -> ChatTemplate:
+        other = copy.copy(self)
+        other._kwargs = self._guard.escape_json(taken)
+        other.kwargs_key = key
+        other.probe = other._probed(other._apply)
         return other
 
     # ----------------------------------------------------------------- rendering
@@ -146,7 +196,7 @@ class ChatTemplate:
     def _apply(self, messages: Sequence[Json], tools: Sequence[Json] | None, generate: bool) -> str:
         compiled = self._with_tools if tools else self._plain
         try:
-            return compiled(messages=messages, tools=tools, documents=None, add_generation_prompt=generate, **self._names)
+            return compiled(messages=messages, tools=tools, documents=None, add_generation_prompt=generate, **self._names, **self._kwargs)
         except Exception as error:  # a template is a program of somebody else's: it may fail in any way
             raise TemplateError(
                 f"the chat template refused the conversation: {' '.join(str(error).split()) or type(error).__name__}"

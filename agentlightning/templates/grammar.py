@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from agentlightning.errors import GrammarError
@@ -17,9 +17,20 @@ from agentlightning.templates import harmony
 from agentlightning.templates.base import Template
 from agentlightning.templates.endless import is_endless
 from agentlightning.templates.formats import FUNCTION_GEMMA_QUOTE, GEMMA_QUOTE
-from agentlightning.templates.grammar_values import Quoted, Tagged, arguments_rules
+from agentlightning.templates.grammar_values import Quoted, Tagged, arguments_rules, terminal, unanchored
+from agentlightning.templates.schemas import NAMED, VALUES, exact
 from agentlightning.templates.tagged import CALL, CALL_END, CALLS, CALLS_END, SEPARATOR
 from agentlightning.types import Json, Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a reply has to be where that is no JSON: all of it after a ``regex``, one of ``choice``, or a sentence of a grammar in ``lark``."""
+
+    regex: str | None = None
+    choice: tuple[str, ...] = ()
+    lark: str = ""
+
 
 ANY_OBJECT: Mapping[str, Json] = {"type": "object"}
 """The schema of any JSON object."""
@@ -105,16 +116,17 @@ def reply_grammar(
     *,
     required: bool,
     parallel: bool,
-    output: Mapping[str, Json] | None,
+    output: Mapping[str, Json] | Text | None,
     reasoning: Reasoning | None = None,
+    bare: bool = False,
 ) -> str:
     """The grammar of a reply that may call ``tools``.
 
-    With ``required`` it is calls and nothing else; with ``output`` it is JSON after that schema, or calls; else text, with calls behind it or without.
-    Without ``parallel`` there is one call at most. Raises GrammarError where the family's calls or a tool's parameters cannot be written as a grammar.
+    With ``required`` it is calls and nothing else; with ``output`` it is JSON after that schema (or what `Text` says), or calls; else text, with calls behind
+    it or without. Without ``parallel`` there is one call at most. ``bare``: it goes on from a text, so that nothing of the family's stands before it. Raises GrammarError where the family's calls or a tool's parameters cannot be written as a grammar.
     """
     writer = _Writer(template)
-    body = writer.json(output) if output is not None and not required else None
+    body = writer.output(output, bare=bare) if output is not None and not required else None
     if tools or output is None:
         calls = writer.calls(tools, parallel=parallel) if tools else None
         if required:
@@ -158,12 +170,21 @@ class _Writer:
         space = " (/[ \\n]{1,2}/)?" if len(tags.end) == 1 else ""
         return f"thought{space} " if tags.opened else f"({self.words(*tags.start)} thought{space})? "
 
-    def json(self, schema: Mapping[str, Json]) -> str:
-        self._check(schema)
-        if is_endless(schema):
-            raise GrammarError(_ENDLESS)
-        self.rules.append(f"output: %json {_dumped(schema)}")
-        return f"{self.words(*self._form().content)} output".strip()
+    def output(self, wanted: Mapping[str, Json] | Text, *, bare: bool) -> str:
+        """All of a reply that calls nothing."""
+        if not isinstance(wanted, Text):
+            self._check(wanted)
+            if is_endless(wanted):
+                raise GrammarError(_ENDLESS)
+            self.rules.append(f"output: %json {_dumped(exact(wanted))}")
+        elif wanted.regex is not None:
+            self.rules.append(f"output: {terminal(unanchored(wanted.regex)[1])}")
+        elif wanted.choice:
+            self._check(list(wanted.choice))
+            self.rules.append("output: " + " | ".join(map(_quoted, wanted.choice)))
+        else:
+            self.rules.append(f"output: %lark {{\n{wanted.lark}\n}}")
+        return "output" if bare else f"{self.words(*self._form().content)} output".strip()
 
     def calls(self, tools: Sequence[Tool], *, parallel: bool) -> tuple[str, str]:
         """(calls, the same without the opener)"""
@@ -175,13 +196,16 @@ class _Writer:
             self.rules.append(f"call_{number}: {written} args_{number} {self.words(*form.close)}")
             arguments = _arguments(tool)
             try:
+                arguments = exact(arguments)
                 self._check([tool.name, arguments])
             except GrammarError as error:
                 raise GrammarError(f"tool {tool.name!r}: {error}") from error
             if form.values is None:
                 self.rules.append(f"args_{number}: %json {_dumped(arguments)}")
             else:
-                self.rules += arguments_rules(_nameable(tool), f"args_{number}", form.values, self.words)
+                self.rules += arguments_rules(
+                    replace(_nameable(tool), parameters=arguments if tool.parameters else {}), f"args_{number}", form.values, self.words
+                )
         self.rules.append("call: " + " | ".join(f"call_{number}" for number in range(len(tools))))
         more = f"({self.words(*form.between)} call)*".replace("( ", "(") if parallel and not form.single else ""
         inner = " ".join(part for part in (self.words(*form.begin), "call", more, self.words(*form.end)) if part)
@@ -226,7 +250,7 @@ class _Writer:
                 self._check(each)
         elif isinstance(schema, Mapping):
             for key, value in cast("Mapping[str, Json]", schema).items():
-                if key in _NAMED and isinstance(value, Mapping):
+                if key in NAMED and isinstance(value, Mapping):
                     self._check([[name, inner] for name, inner in cast("Mapping[str, Json]", value).items()])
                 elif key not in _WORDS and (isinstance(value, list | Mapping) or key == "const"):
                     self._check(value)
@@ -264,10 +288,6 @@ _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostnam
 """Values of ``format`` that are kept to. Others say what a text means (`path`, `password`, `int64`), and are no rule in JSON schema."""
 
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""Keywords whose values hold schemas by name."""
-_VALUES = ("const", "enum", "default", "examples", "example", "required", "title", "description")
-"""Keywords whose values hold no schemas."""
 
 
 def _nameable(tool: Tool) -> Tool:
@@ -327,11 +347,11 @@ def _cleaned(schema: Json, closed: bool) -> Json:
     for key, value in known.items():
         if key == "x-guidance" or (key == "format" and not (isinstance(value, str) and value in _FORMATS)):
             continue
-        if key in _NAMED and isinstance(value, Mapping):
+        if key in NAMED and isinstance(value, Mapping):
             cleaned[key] = {name: _cleaned(item, closed) for name, item in cast("Mapping[str, Json]", value).items()}
         else:
             # Alternatives may name members each, beside those that are named outside.
-            cleaned[key] = value if key in _VALUES else _cleaned(value, closed and not (key == "anyOf" and "properties" in known))
+            cleaned[key] = value if key in VALUES else _cleaned(value, closed and not (key == "anyOf" and "properties" in known))
     if closed and "properties" in known and not known.keys() & _OPEN:
         cleaned["additionalProperties"] = False
     return cleaned

@@ -125,26 +125,26 @@ class _Values:
         """A value up to and with what ends it."""
         found, kinds = self._compile(schema), types.get(key, frozenset[str]())
         sure = kinds == _STRING
-        texts = [text.terminal if sure else f"({text.terminal} & ~{_regex(_misread(kinds))})" for text in found.texts]
+        texts = [text.terminal if sure else f"({text.terminal} & ~{terminal(_misread(kinds))})" for text in found.texts]
         numbers = found.numbers
         if texts and numbers:
             # A number would go on being text: both have to be one terminal.
             if any(len(each) > 1 for each in numbers):
                 raise GrammarError("a text or a number within limits cannot be told apart without quotes")
-            texts += [_regex(_NUMBER if any(each["type"] == "number" for each in numbers) else _INTEGER)]
+            texts += [terminal(_NUMBER if any(each["type"] == "number" for each in numbers) else _INTEGER)]
             numbers = []
         for text, value in (*((text, text) for text in found.literals), *((word, json.loads(word)) for word in found.words)):
             written = next((each for each in (text, json.dumps(value, ensure_ascii=False)) if _reads(each, kinds, value)), None)
             if written is None or form.tag in written:
                 raise GrammarError(f"the value {value!r} cannot be written without quotes")
-            texts.append(_regex(re.escape(written)))
+            texts.append(terminal(re.escape(written)))
         ways = [self._bare_text(texts, form, found.empty)] if texts else []
         ways += [f"{each} {self._words(form.after, form.tag, form.behind)}" for each in (*self._json(numbers), *found.others)]
         return self._either(ways)
 
     def _bare_text(self, texts: Sequence[str], form: Tagged, empty: bool) -> str:
         # What ends a text is part of its terminal, or the text would go on with it.
-        body = self._terminal(f"({' | '.join(texts)}) & ~{_regex(_ANY + re.escape(form.tag) + _ANY)}")
+        body = self._terminal(f"({' | '.join(texts)}) & ~{terminal(_ANY + re.escape(form.tag) + _ANY)}")
         tag, behind = self._words(form.tag), self._words(form.behind)
         if not tag.endswith(">"):
             return f"{self._terminal(f'{body} {json.dumps(form.after + form.tag)}')} {behind}"
@@ -154,7 +154,7 @@ class _Values:
 
     def _filled(self, body: str, empty: bool) -> str:
         """A terminal between tokens, which cannot be empty itself."""
-        filled = self._terminal(f"{body} & {_regex('(?s:.+)')}")
+        filled = self._terminal(f"{body} & {terminal('(?s:.+)')}")
         return f"({filled})?" if empty else filled
 
     # ----------------------------------------------------------------- a value inside a value
@@ -177,11 +177,11 @@ class _Values:
             inside = json.dumps(text, ensure_ascii=False)[1:-1] if style.escapes else text
             if style.never in inside:
                 raise GrammarError(f"the value {text!r} holds {style.never!r}, which would end it")
-            texts.append(_regex(re.escape(inside)))
+            texts.append(terminal(re.escape(inside)))
         for text in found.texts:
-            free, plain = text.terminal == _FREE, f"({text.terminal} & {_regex(_PLAIN)})"
-            texts.append(text.terminal if not style.escapes else _regex(_JSON_STRING) if free else plain)
-        body = self._terminal(f"({' | '.join(texts)}) & ~{_regex(_ANY + re.escape(style.never) + _ANY)}")
+            free, plain = text.terminal == _FREE, f"({text.terminal} & {terminal(_PLAIN)})"
+            texts.append(text.terminal if not style.escapes else terminal(_JSON_STRING) if free else plain)
+        body = self._terminal(f"({' | '.join(texts)}) & ~{terminal(_ANY + re.escape(style.never) + _ANY)}")
         quote = self._words(style.quote)
         if quote.endswith(">"):  # a token
             return f"{quote} {self._filled(body, found.empty)} {quote}"
@@ -323,7 +323,7 @@ class _Values:
         if not members:
             if extra is False or top:
                 return '"{" "}"'
-            key = self._terminal(_regex('"[A-Za-z_][A-Za-z0-9_ -]*"' if self._style.escapes else "[A-Za-z_][A-Za-z0-9_]*"))
+            key = self._terminal(terminal('"[A-Za-z_][A-Za-z0-9_ -]*"' if self._style.escapes else "[A-Za-z_][A-Za-z0-9_]*"))
             value = self._rule(self.value(extra))
             return f'"{{" ({key} {colon} {value} ({comma} {key} {colon} {value})*)? "}}"'
         written: list[str] = []
@@ -486,11 +486,11 @@ def _text(schema: Mapping[str, Json]) -> _Text:
     if most is not None and most < least:
         raise GrammarError(f"maxLength={most} is less than minLength={least}")
     if least or most is not None:
-        parts.append(_regex(f"(?s:.{{{least},{'' if most is None else most}}})"))
+        parts.append(terminal(f"(?s:.{{{least},{'' if most is None else most}}})"))
         empty = not least
     if "pattern" in schema:
         whole = _whole(schema["pattern"])
-        parts.append(_regex(whole))
+        parts.append(terminal(whole))
         try:
             empty = empty and re.fullmatch(whole, "") is not None
         except re.error as error:
@@ -499,19 +499,25 @@ def _text(schema: Mapping[str, Json]) -> _Text:
     if wanted in _OTHER_FORMATS:
         raise GrammarError(f"format={wanted!r} cannot be kept to in this tool format")
     if wanted in _FORMATS:
-        parts.append(_regex(_FORMATS[wanted]))
+        parts.append(terminal(_FORMATS[wanted]))
         empty = False
     return _Text(f"({' & '.join(parts)})" if parts else _FREE, empty)
 
 
 def _whole(pattern: str) -> str:
     """A pattern, which may match anywhere, as one of whole texts."""
+    begins, inner, ends = unanchored(pattern)
+    return ("" if begins else _ANY) + f"(?:{inner})" + ("" if ends else _ANY)
+
+
+def unanchored(pattern: str) -> tuple[bool, str, bool]:
+    """A pattern without its anchors, and whether it had one at its start and at its end. Raises GrammarError for anchors elsewhere."""
     begins, ends = pattern.startswith("^"), _ENDS.search(pattern) is not None
     inner = pattern[begins : len(pattern) - ends]
     outside = _CLASS.sub("", _ESCAPED.sub("", inner))
     if "^" in outside or "$" in outside or ((begins or ends) and _has_bar(outside)):
-        raise GrammarError(f"pattern={pattern!r} cannot be kept to in this tool format: write ^(?:...)$ around the whole of it")
-    return ("" if begins else _ANY) + f"(?:{inner})" + ("" if ends else _ANY)
+        raise GrammarError(f"pattern={pattern!r} cannot be kept to: write ^(?:...)$ around the whole of it")
+    return begins, inner, ends
 
 
 _ENDS = re.compile(r"(?<!\\)(?:\\\\)*\$\Z")
@@ -529,7 +535,7 @@ def _has_bar(pattern: str) -> bool:
     return False
 
 
-def _regex(text: str) -> str:
+def terminal(text: str) -> str:
     """A regular expression as a terminal."""
     return "/" + (re.sub(r"\\.|/|\n", _slash, text, flags=re.DOTALL) or "(?:)") + "/"
 
@@ -538,4 +544,4 @@ def _slash(found: re.Match[str]) -> str:
     return {"/": "\\/", "\n": "\\n", "\\\n": "\\n"}.get(found[0], found[0])
 
 
-_FREE = _regex(_ANY)
+_FREE = terminal(_ANY)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NoReturn, cast
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -29,6 +29,12 @@ def compile_template(source: str) -> Compiled:
     template = _environment().from_string(source)
     template.globals = dict(template.globals)  # else each rendering gathers them from a chain of dictionaries
     return template.render
+
+
+def names_in(source: str) -> frozenset[str]:
+    """What a template asks of those who call it. Raises jinja2's TemplateError for a source that is no template."""
+    environment = _environment()
+    return frozenset(meta.find_undeclared_variables(environment.parse(source)) - environment.globals.keys())
 
 
 class _Environment(ImmutableSandboxedEnvironment):

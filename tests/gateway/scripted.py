@@ -9,6 +9,7 @@ import secrets
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from agentlightning.engines.base import OnTokens, Sample, SampleRequest
 from agentlightning.errors import ContextLengthError, EngineError, TemplateError
@@ -121,6 +122,13 @@ class GlassTemplate:
 
     stop_token_ids = (2,)
     tool_format = "hermes"
+    kwargs_key = b""
+
+    def under(self, kwargs: Mapping[str, Any]) -> GlassTemplate:
+        return self
+
+    def untaken(self, kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(kwargs)
 
     def __init__(self, *, drops_reasoning: bool = False, shows_ids: bool = False, counts: bool = False) -> None:
         self.drops_reasoning, self.shows_ids, self.counts = drops_reasoning, shows_ids, counts

@@ -186,6 +186,40 @@ async def test_control_tokens_in_a_message_are_answered(house: House) -> None:
 # --------------------------------------------------------------------------- other paths
 
 
+ELSEWHERE = [
+    ("GET", "chat/completions/chatcmpl-1", {}, "stored chat completion", "responses/ID"), ("DELETE", "chat/completions/chatcmpl-1", {}, "stored chat completion", "error"),
+    ("GET", "chat/completions/chatcmpl-1/messages", {}, "stored chat completion", "error"), ("POST", "files", {}, "Files API", '"param"'),
+    ("GET", "files/f1/content", {"anthropic-version": "2023-06-01"}, "Files API", '"type":"not_found_error"'), ("POST", "batches", {}, "Batch API", '"param"'),
+    ("POST", "batches", {"x-goog-api-key": "k"}, "Batch API", '"status":"NOT_FOUND"'), ("POST", "messages/batches", {}, "messages/batches", '"type":"not_found_error"'),
+    ("POST", "models/m:embedContent", {}, "Gemini", "NOT_FOUND"), ("POST", "models/m:batchEmbedContents", {}, "Gemini", "NOT_FOUND"), ("POST", "embeddings", {}, "Embeddings", '"param"'),
+    ("POST", "audio/speech", {}, "OpenAI's", '"param"'), ("POST", "moderations", {}, "OpenAI's", '"param"'), ("POST", "fine_tuning/jobs", {}, "OpenAI's", '"param"'),
+    ("POST", "complete", {}, "Text Completions", '"type":"not_found_error"'), ("GET", "responses", {"Upgrade": "websocket", "Connection": "Upgrade"}, "a WebSocket on responses", "stream=true"),
+    ("GET", "realtime", {"Upgrade": "websocket", "Connection": "Upgrade"}, "Realtime API", "stream=true"), ("POST", "tokenize", {}, "This API", "count_tokens"),
+    ("POST", "rerank", {}, "This API", "not served"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path", "headers", "what", "told"), ELSEWHERE)
+async def test_a_path_that_an_api_has_and_this_one_does_not_is_not_blamed_on_the_base_url(
+    house: House, method: str, path: str, headers: dict[str, str], what: str, told: str
+) -> None:
+    visit = await house.open()
+    url = visit.endpoint.base_url + "/" + path
+    async with (
+        aiohttp.ClientSession() as client,
+        client.request(method, url, headers=headers, json={} if method == "POST" else None) as got,
+    ):
+        text = await got.text()
+        assert (got.status, what in text, told in text) == (404, True, True), text
+        assert "base URL" not in text and "not served" in text
+
+
+async def test_a_method_that_a_path_does_not_take_is_told_with_what_to_do(house: House) -> None:
+    visit = await house.open()
+    async with aiohttp.ClientSession() as client, client.get(visit.endpoint.base_url + "/chat/completions") as got:
+        assert got.status == 405 and "not listed for their agent" in (await got.json())["error"]["message"]
+
+
 async def test_a_wire_that_is_not_served_says_what_to_set_in_its_own_shape(house: House) -> None:
     visit = await house.open()
     for path in ("/embeddings",):

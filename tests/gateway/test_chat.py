@@ -412,3 +412,19 @@ async def test_the_context_is_checked_before_anything_is_sampled(build: Build) -
     assert len(house.engine.requests) == 1
     usage = await visit.end()
     assert (usage.context_length_errors, usage.refused, usage.calls) == (2, 2, 3)
+
+
+@pytest.mark.parametrize("wire", ["chat", "completions"])
+async def test_a_stream_has_usage_unless_it_is_not_wanted(build: Build, wire: str) -> None:
+    visit = await (await build()).open()
+
+    async def usages(**more: Any) -> list[int]:
+        """How many of the chunks with and without choices have usage."""
+        create = visit.client.completions.create if wire == "completions" else visit.client.chat.completions.create
+        asked = {"prompt": "q"} if wire == "completions" else {"messages": [{"role": "user", "content": "q"}]}
+        chunks = [chunk async for chunk in await create(model="m", stream=True, **asked, **more)]
+        return [sum(chunk.usage is not None and bool(chunk.choices) is with_choice for chunk in chunks) for with_choice in (True, False)]
+
+    assert await usages(stream_options={"include_usage": False}) == [0, 0]
+    assert await usages(stream_options={"include_usage": True}) == [0, 1]
+    assert await usages() == await usages(stream_options={}) == [1, 0]

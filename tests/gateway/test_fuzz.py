@@ -32,9 +32,9 @@ from agentlightning.gateway.bodies import parse as _parse
 from agentlightning.gateway.past import AttemptPast
 from agentlightning.gateway.tree import TraceTree
 from agentlightning.gateway.wires import WIRES, find_wire, read_request
-from agentlightning.gateway.wires.base import CallError, Choice, Look, Reply, Wire, WireRequest
+from agentlightning.gateway.wires.base import Begun, CallError, Choice, Look, Reply, Wire, WireRequest
 from agentlightning.templates.base import ParsedDelta, Template
-from agentlightning.types import FinishReason, Message, ToolCall
+from agentlightning.types import FinishReason, Message, SamplingParams, ToolCall
 from tests.gateway.conftest import Build, House, Visit
 from tests.gateway.mutation import (
     CHANGED,
@@ -121,7 +121,7 @@ def answer(wire: Wire, request: WireRequest) -> None:
     reply = Reply(wire.id_prefix + "0" * 24, 0, choices, 3, 2 * request.n, 1, array("i", [1, 2, 3]) if request.token_ids else None)
     REPLIES.get(wire.name, lambda body: body)(json.loads(wire.reply(request, reply)))
     events = wire.stream(request, reply.id, 0)
-    data = [events.heartbeat, events.begin()]
+    data = [events.heartbeat, events.begin(Begun(3, SamplingParams()))]
     for index in range(request.n):
         data.append(events.delta(index, ParsedDelta(SAID.content, SAID.reasoning or "", SAID.tool_calls)))
     data.append(events.end(reply))

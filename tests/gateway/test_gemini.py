@@ -23,12 +23,12 @@ from agentlightning.config import GatewayConfig, SamplingConfig
 from agentlightning.gateway.equality import equality_key
 from agentlightning.gateway.past import AttemptPast
 from agentlightning.gateway.wires import find_wire, read_request
-from agentlightning.gateway.wires.base import CallError, Choice, Count, OutputFormat, Reply, Target, WireRequest
+from agentlightning.gateway.wires.base import Begun, CallError, Choice, Count, OutputFormat, Reply, Target, WireRequest
 from agentlightning.gateway.wires.gemini import Gemini
 from agentlightning.gateway.wires.gemini_request import json_schema
 from agentlightning.gateway.wires.unserved import Unserved
 from agentlightning.templates.base import ParsedDelta
-from agentlightning.types import CallStatus, FinishReason, Message, Tool, ToolCall
+from agentlightning.types import CallStatus, FinishReason, Message, SamplingParams, Tool, ToolCall
 from tests.gateway.conftest import Build, House, Visit, ids, until
 from tests.gateway.recorded import Recording, distilled, recorded
 
@@ -543,7 +543,13 @@ def test_a_turn_that_comes_back_is_the_turn_that_was_given(turn: Message, though
         events = WIRE.stream(asked, "gen-1", 0)
         cuts = [ParsedDelta(turn.content[i : i + size]) for i in range(0, len(turn.content), size)]
         deltas = [*cuts, ParsedDelta("", turn.reasoning or ""), *(ParsedDelta("", "", (call,)) for call in turn.tool_calls)]
-        body = [events.heartbeat, events.begin(), *(events.delta(0, delta) for delta in deltas), events.heartbeat, events.end(reply)]
+        body = [
+            events.heartbeat,
+            events.begin(Begun(3, SamplingParams())),
+            *(events.delta(0, delta) for delta in deltas),
+            events.heartbeat,
+            events.end(reply),
+        ]
         chunks = json.loads(b"".join(body))
     else:
         chunks = [json.loads(WIRE.reply(asked, reply))]

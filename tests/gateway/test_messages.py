@@ -698,3 +698,14 @@ async def test_a_thread_with_deferred_tools_is_refused_so_that_the_client_goes_o
     assert (await runner.until_done()).stop_reason == "end_turn"
     [refused, call] = await caller.visit.calls()
     assert refused.status is CallStatus.REFUSED and "defer_loading" in (refused.error or "") and "thread" not in call.asked
+
+
+async def test_message_start_counts_the_prompts_tokens(build: Build) -> None:
+    house = await build(script=["hello there"])
+    visit = await house.open()
+    asked = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "q"}], "stream": True}
+    async with aiohttp.ClientSession() as client, client.post(f"{visit.endpoint.base_url}/messages", json=asked) as got:
+        events = [json.loads(line[6:]) for line in (await got.text()).splitlines() if line.startswith("data: ")]
+    start, last = events[0]["message"]["usage"], next(event["usage"] for event in events if event["type"] == "message_delta")
+    assert start["input_tokens"] == len(house.engine.requests[0].prompt_ids) == last["input_tokens"] + last["cache_read_input_tokens"]
+    assert (start["output_tokens"], last["output_tokens"]) == (0, 12)

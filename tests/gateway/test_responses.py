@@ -20,10 +20,11 @@ from openai.types.responses.response_item_list import ResponseItemList
 from openai.types.responses.response_stream_event import ResponseStreamEvent
 from pydantic import BaseModel
 
+from agentlightning.config import SamplingConfig
 from agentlightning.gateway.wires.carried import sealed, unsealed
 from agentlightning.gateway.wires.responses import Responses
 from agentlightning.types import CallStatus
-from tests.gateway.conftest import House, Visit, until
+from tests.gateway.conftest import Build, House, Visit, until
 
 WIRE = Responses()
 CALC = {
@@ -42,7 +43,10 @@ EVENTS: dict[str, type[BaseModel]] = {
     get_args(kind.model_fields["type"].annotation)[0]: kind for kind in get_args(get_args(ResponseStreamEvent)[0])
 }
 
-TOLD_TOO: dict[type[BaseModel], set[str]] = {types.Response: {"store"}, types.ResponseFunctionCallArgumentsDoneEvent: {"name"}}
+TOLD_TOO: dict[type[BaseModel], set[str]] = {
+    types.Response: {"store", "presence_penalty", "frequency_penalty"},
+    types.ResponseFunctionCallArgumentsDoneEvent: {"name"},
+}
 """What the API sends and earlier clients' types hold, though this one's do not."""
 
 
@@ -57,6 +61,82 @@ def exact(kind: type[BaseModel], data: Any) -> None:
             todo += [getattr(item, name) for name in type(item).model_fields]
         elif isinstance(item, list):
             todo += item
+
+
+REQUIRED = {
+    "id",
+    "object",
+    "created_at",
+    "completed_at",
+    "status",
+    "incomplete_details",
+    "model",
+    "previous_response_id",
+    "instructions",
+    "output",
+    "error",
+    "tools",
+    "tool_choice",
+    "truncation",
+    "parallel_tool_calls",
+    "text",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_logprobs",
+    "temperature",
+    "reasoning",
+    "usage",
+    "max_output_tokens",
+    "max_tool_calls",
+    "store",
+    "background",
+    "service_tier",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
+}
+"""The fields that Open Responses' schema of a response requires."""
+NEVER_NULL = (
+    "status",
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_logprobs",
+    "service_tier",
+    "store",
+    "background",
+    "metadata",
+)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("owner", ["run", "agent"])
+async def test_a_response_has_every_required_field_and_says_what_it_was_sampled_with(build: Build, cut: bool, owner: str) -> None:
+    house = await build(script=["one two three"] * 2)
+    visit = await house.open(sampling=SamplingConfig(temperature=0.7, top_p=0.9, owner=owner))
+    asked = {"model": "m", "input": "q", "temperature": 0.2, "metadata": {}, **({"max_output_tokens": 3} if cut else {})}
+    async with aiohttp.ClientSession() as client:
+        async with client.post(f"{visit.endpoint.base_url}/responses", json=asked) as got:
+            whole = await got.json()
+        async with client.post(f"{visit.endpoint.base_url}/responses", json={**asked, "stream": True}) as got:
+            events = [event["response"] for event in events_of(await got.text()) if "response" in event]
+        async with client.get(f"{visit.endpoint.base_url}/responses/{whole['id']}") as got:
+            kept = await got.json()
+        async with client.post(f"{visit.endpoint.base_url}/responses", json={**asked, "background": True}) as got:
+            assert got.status == 400 and set((await got.json())["error"]) == {"message", "type", "param", "code"}
+    assert kept == whole and [each["status"] for each in events] == ["in_progress", "in_progress", whole["status"]]
+    for response in (whole, *events):
+        assert response.keys() >= REQUIRED
+        assert all(response[name] is not None for name in NEVER_NULL)
+        assert (response["temperature"], response["top_p"]) == (0.2 if owner == "agent" else 0.7, 0.9)
+        done = response["status"] == "completed"
+        assert (
+            (response["completed_at"] is not None and response["completed_at"] >= response["created_at"])
+            if done
+            else response["completed_at"] is None
+        )
 
 
 def events_of(text: str) -> list[dict[str, Any]]:
@@ -182,7 +262,12 @@ async def test_a_reply_is_of_the_clients_types_and_says_what_was_sampled(house: 
         "content": [{"type": "output_text", "text": "I will. ", "annotations": [], "logprobs": []}],
     }  # fmt: skip
     assert (asked["id"], asked["name"], asked["arguments"]) == (f"fc_{call}_0", "calc", '{ "e":"1 + 1" }')
-    assert (reply["status"], reply["instructions"], reply["metadata"], reply["temperature"]) == ("completed", "Be short.", {"a": "b"}, 0.5)
+    assert (reply["status"], reply["instructions"], reply["metadata"], reply["temperature"]) == (
+        "completed",
+        "Be short.",
+        {"a": "b"},
+        1.0,
+    ), "what was used"
     assert (reply["truncation"], reply["text"]) == ("auto", {"format": {"type": "text"}, "verbosity": "low"})
     usage = reply["usage"]
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]

@@ -16,9 +16,9 @@ from openai.types import responses as types
 
 from agentlightning.config import SamplingConfig
 from agentlightning.gateway.past import AttemptPast
-from agentlightning.gateway.wires.base import CallError, Choice, Look, Reply, Target, WireRequest
+from agentlightning.gateway.wires.base import Begun, CallError, Choice, Look, Reply, Target, WireRequest
 from agentlightning.templates.base import ParsedDelta
-from agentlightning.types import FinishReason, Message, ToolCall
+from agentlightning.types import FinishReason, Message, SamplingParams, ToolCall
 from tests.gateway.conftest import Build, House, Visit
 from tests.gateway.recorded import fullest
 from tests.gateway.test_recordings import Replay, Turn, value_of
@@ -170,7 +170,7 @@ def test_any_reply_is_the_same_streamed_and_whole(pieces: list[ParsedDelta], fin
     request = WIRE.request(Target("POST", "responses"), body, AttemptPast())
     reply = Reply("resp_" + "0" * 24, 1, [choice(Message("assistant", content, calls, None, None, reasoning or None), finish)], 3, 2, 1)
     stream = WIRE.stream(request, reply.id, reply.created)
-    text = b"".join([stream.begin(), *(stream.delta(0, piece) for piece in pieces), stream.end(reply)]).decode()
+    text = b"".join([stream.begin(Begun(3, SamplingParams())), *(stream.delta(0, piece) for piece in pieces), stream.end(reply)]).decode()
     whole = json.loads(WIRE.reply(request, reply))
     exact(types.Response, whole)
     spoke = [i for i, piece in enumerate(pieces) if piece.content]

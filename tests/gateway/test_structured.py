@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from array import array
 from collections.abc import AsyncIterator, Callable
 from functools import cache, partial
@@ -644,3 +645,48 @@ async def test_what_asks_for_nothing_is_free(live: Any) -> None:
         visit.ask("q", response_format={"type": "text"}, max_tokens=3),
     )
     assert [call.used.grammar for call in await visit.calls() if call.used] == [None] * 4
+
+
+GBNF = 'root ::= "go " way\nway ::= ("up" | "down") "!"'
+FORMS = [
+    ({"guided_regex": "^[a-c]{2,5}$"}, r"[a-c]{2,5}"),
+    ({"structured_outputs": {"choice": ["up", "down é", 'a "b"\\n']}}, r'up|down é|a "b"\\n'),
+    ({"ebnf": GBNF}, r"go (up|down)!"),
+    ({"guided_grammar": 'start: "go " /[0-9]{1,3}/'}, r"go [0-9]{1,3}"),
+]
+
+
+@pytest.mark.parametrize(("form", "pattern"), FORMS)
+async def test_what_other_servers_call_guided_is_kept_to_on_every_wire_and_replayed(live: Any, form: dict[str, Any], pattern: str) -> None:
+    house, visit = await live()
+    for choice in await ask(visit, count=20, extra_body=form):
+        assert re.fullmatch(pattern, choice.message.content), choice.message.content
+    bodies: dict[str, dict[str, Any]] = {
+        "completions": {"prompt": "q", "max_tokens": 50}, "responses": {"input": "q"}, "messages": {"max_tokens": 50, "messages": [{"role": "user", "content": "q"}]},
+        "models/m:generateContent": {"contents": "q"},
+    }  # fmt: skip
+    async with aiohttp.ClientSession() as client:
+        for path, body in bodies.items():
+            async with client.post(f"{visit.endpoint.base_url}/{path}", json={**body, **form}) as got:
+                assert got.status == 200, await got.text()
+    calls = await visit.calls()
+    assert len(calls) == 5
+    nodes = await visit.nodes()
+    for call in calls:
+        assert call.used is not None and call.used.grammar is not None
+        for sample in call.samples:
+            assert re.fullmatch(pattern, sample.message.content)
+            replay(grammars().matcher(call.used.grammar, house.template.stop_token_ids), array("i"), nodes[sample.node].token_ids)
+
+
+async def test_a_format_that_is_none_is_refused_by_its_own_name(live: Any) -> None:
+    _, visit = await live()
+    for form, says in (
+        ({"guided_regex": "(a"}, "guided_regex='(a' is not supported"),
+        ({"regex": "a$b"}, "write ^(?:...)$ around the whole of it"),
+        ({"ebnf": "root ::= (("}, "ebnf='root ::= ((' is not supported: it is no GBNF"),
+        ({"guided_grammar": "start: nothing"}, "nothing"),
+        ({"guided_choice": ["<|im_end|>"]}, "which is a token of its own"),
+    ):
+        with pytest.raises(BadRequestError, match=re.escape(says)):
+            await visit.ask("q", extra_body=form)

@@ -729,7 +729,7 @@ def test_calls_ids_are_no_part_of_equality() -> None:
 
 
 def test_every_reason_of_a_branch_is_explained_where_it_is_shown() -> None:
-    reasons = {"forked", "new", "edited", "compacted", "tools_changed", "template"}
+    reasons = {"forked", "new", "edited", "compacted", "tools_changed", "kwargs_changed", "template"}
     assert set(show_tree.BRANCHES) == reasons
     docs = Path(__file__).parents[2] / "docs"
     table = {

@@ -40,6 +40,12 @@ GRAMMAR = "start: %json " + json.dumps(
         "additionalProperties": False,
     }
 )
+GIVEN = (
+    "start: body\nbody: output\noutput: /[a-c]{2,9}/",
+    'start: output\noutput: "yes" | "no" | "perhaps"',
+    'start: output\noutput: %lark {\nstart: "a" tail\ntail: /[xyz]{1,5}/ "!"\n}',
+)
+"""What a client's `guided_regex`, `guided_choice` and `guided_grammar` become."""
 PARAMS = [
     SamplingParams(max_tokens=60, stop_token_ids=(END,), grammar=GRAMMAR),
     SamplingParams(max_tokens=60, stop_token_ids=(END,), grammar=GRAMMAR, temperature=0.6),
@@ -47,6 +53,7 @@ PARAMS = [
     SamplingParams(max_tokens=60, stop_token_ids=(END,), grammar=GRAMMAR, temperature=1.7, top_k=9),
     SamplingParams(max_tokens=60, stop_token_ids=(END,), temperature=0.8, top_p=0.9),
     SamplingParams(max_tokens=60, stop_token_ids=(END,)),
+    *(SamplingParams(max_tokens=40, stop_token_ids=(END,), grammar=text, temperature=0.9) for text in GIVEN),
 ]
 
 

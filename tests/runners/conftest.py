@@ -30,6 +30,7 @@ class PlainTemplate:
 
     stop_token_ids = (END,)
     tool_format = "text"
+    kwargs_key = b""
 
     def render(self, messages: Sequence[Message], tools: Any, sampled: Any) -> Rendering:
         texts = [""]

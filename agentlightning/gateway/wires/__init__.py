@@ -9,6 +9,7 @@ from agentlightning.gateway.wires.base import Past, Target, Wire, WireRequest
 from agentlightning.gateway.wires.chat_completions import ChatCompletions
 from agentlightning.gateway.wires.completions import Completions
 from agentlightning.gateway.wires.fields import Rounded, exactly
+from agentlightning.gateway.wires.foreign import with_foreign
 from agentlightning.gateway.wires.gemini import Gemini
 from agentlightning.gateway.wires.messages import Messages
 from agentlightning.gateway.wires.responses import Responses
@@ -45,9 +46,10 @@ _WRAPPED = ("generateContentRequest", "generate_content_request")
 def read_request(wire: Wire, target: Target, parsed: Mapping[str, Json], body: bytes, past: Past) -> WireRequest:
     """What ``wire`` makes of a request, whose history is read again with all digits of its numbers where the usual way loses some. Raises CallError."""
     try:
-        return wire.request(target, parsed, past)
+        request = wire.request(target, parsed, past)
     except Rounded:
-        return wire.request(target, _with_history(parsed, cast("Mapping[str, Json]", exactly(body))), past)
+        request = wire.request(target, _with_history(parsed, cast("Mapping[str, Json]", exactly(body))), past)
+    return with_foreign(wire.name, request, parsed)
 
 
 def _with_history(parsed: Mapping[str, Json], exact: Mapping[str, Json]) -> Mapping[str, Json]:

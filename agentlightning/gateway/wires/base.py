@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from agentlightning.templates.base import ParsedDelta
-from agentlightning.types import FinishReason, Json, Message, Tool
+from agentlightning.types import FinishReason, Json, Message, SamplingParams, Tool
 
 
 class CallError(Exception):
@@ -60,11 +60,15 @@ ToolChoice = Literal["auto", "none", "required"]
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """What a reply's text has to be: JSON after ``schema``, any JSON object where that is None. ``where`` and ``value`` are how it was asked for."""
+    """What a reply's text has to be: all of it after a ``regex``, one of ``choice``, a sentence of a ``grammar`` (Lark or GBNF), or JSON after ``schema``; any
+    JSON object where none of them is there. ``where`` and ``value`` are how it was asked for."""
 
     schema: Mapping[str, Json] | None = None
     where: str = field(default="response_format", compare=False)
     value: Json = field(default=None, compare=False)
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class WireRequest:
     The last ``loaded`` of the tools came to the conversation as it went on.
     ``tool_choice`` `none`: the tools stay in the prompt, and what looks like a call stays text. ``tool_names`` are those that may be called, None: all of
     them; a named function is `required` with that one name. ``prompt`` is a text or token ids to be continued as they are, without messages and
-    template; ``prompt_field`` is what the API calls what the model reads. The first ``preface`` messages are this request's own and no part of the conversation that a later request may refer to; ``store`` says
+    template; ``template_kwargs`` are what the chat template is handed besides. ``prompt_field`` is what the API calls what the model reads. The first ``preface`` messages are this request's own and no part of the conversation that a later request may refer to; ``store`` says
     whether one may. ``conversation`` is one that the call is added to, and the ``carried`` messages after the preface come from it. ``after`` is the id of the
     kept reply that the request names as the one it goes on from. ``asked`` is what the
     record keeps of the request besides messages and tools.
@@ -101,6 +105,7 @@ class WireRequest:
     called: Called = Called()
     prompt: str | array[int] | None = None
     prompt_field: str = "messages"
+    template_kwargs: Mapping[str, Json] = field(default_factory=dict[str, Json])
     echo: bool = False
     preface: int = 0
     store: bool = False
@@ -117,7 +122,7 @@ class WireRequest:
     stop: tuple[str, ...] = ()
     logprobs: bool = False
     token_ids: bool = False
-    include_usage: bool = False
+    include_usage: bool | None = None
     asked: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
 
@@ -135,9 +140,21 @@ class Choice:
     thought_tokens: int = 0
 
 
+PLAIN = SamplingParams()
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What is known of a call when its first sample begins: its prompt's tokens, and what it is sampled with."""
+
+    prompt_tokens: int
+    used: SamplingParams
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A recorded call as its client is told of it. ``created`` is Unix time in seconds; ``prompt_ids`` is there where the request asked for ids."""
+    """A recorded call as its client is told of it. ``created`` and ``completed`` are Unix time in seconds; ``prompt_ids`` is there where the request asked for
+    ids, ``used`` is what it was sampled with."""
 
     id: str
     created: int
@@ -146,6 +163,8 @@ class Reply:
     sampled_tokens: int
     reused_tokens: int
     prompt_ids: array[int] | None = None
+    used: SamplingParams = PLAIN
+    completed: int = 0
 
     @property
     def thought_tokens(self) -> int:
@@ -191,7 +210,7 @@ class ReplyStream(Protocol):
     content_type: str
     heartbeat: bytes
 
-    def begin(self) -> bytes: ...
+    def begin(self, begun: Begun) -> bytes: ...
 
     def delta(self, index: int, delta: ParsedDelta) -> bytes:
         """What sample ``index`` of the call adds."""

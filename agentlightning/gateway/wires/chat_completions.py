@@ -12,6 +12,7 @@ from typing import Any, cast
 import orjson
 
 from agentlightning.gateway.wires.base import (
+    Begun,
     Called,
     CallError,
     Choice,
@@ -44,7 +45,7 @@ from agentlightning.gateway.wires.fields import (
     tool_of,
     tools_of,
 )
-from agentlightning.gateway.wires.openai import ChunkStream, openai_error, usage
+from agentlightning.gateway.wires.openai import ChunkStream, include_usage, openai_error, usage
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Json, Message, Tool, ToolCall
 
@@ -61,43 +62,21 @@ _STRINGS = ("user", "reasoning_effort", "verbosity", "safety_identifier", "promp
 _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
+    "logit_bias": ({}, []),
     "top_logprobs": (0,),
-    "prompt_logprobs": (False,),
-    "echo": (False,),
-    "ignore_eos": (False,),
-    "stop_token_ids": ([],),
-    "bad_words": ([],),
-    "best_of": (1,),
-    "use_beam_search": (False,),
-    "continue_final_message": (False,),
-    "add_generation_prompt": (True,),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
     "functions": ([],),
     "function_call": ("auto", "none"),
     "audio": (),
     "modalities": (["text"], []),
     "moderation": (),
     "web_search_options": (),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
 }
-"""Known fields that cannot be honoured, with the values (besides null) that ask for nothing."""
+"""Fields of the API that cannot be honoured (foreign.py has those of others), with the values (besides null) that ask for nothing."""
 
 _INSTEAD = {
     "functions": "use tools",
     "function_call": "use tools",
     "top_logprobs": "logprobs of the sampled tokens are available with logprobs=true",
-    "stop_token_ids": "use stop",
-    "best_of": "use n",
 }
 
 
@@ -123,7 +102,6 @@ class ChatCompletions:
         tools = tools_of(body.get("tools"), _tool)
         choice, names = _tool_choice(body.get("tool_choice"), tools)
         logprobs = boolean(body, "logprobs")
-        options = settings(body, "stream_options")
         limit = integer(body, "max_completion_tokens", 1)
         older = integer(body, "max_tokens", 1)
         top_k = integer(body, "top_k", -1)
@@ -139,7 +117,7 @@ class ChatCompletions:
             tool_choice=choice,
             tool_names=names,
             parallel_tool_calls=body.get("parallel_tool_calls") is None or boolean(body, "parallel_tool_calls"),
-            output=_output(body.get("response_format")),
+            output=read_format(body.get("response_format")),
             called=_CALLED,
             n=integer(body, "n", 1, MAX_SAMPLES) or 1,
             stream=boolean(body, "stream"),
@@ -151,7 +129,7 @@ class ChatCompletions:
             stop=stops(body.get("stop")),
             logprobs=logprobs,
             token_ids=boolean(body, "return_token_ids"),
-            include_usage=boolean(options, "include_usage", param="stream_options.include_usage"),
+            include_usage=include_usage(body),
             asked=asked,
         )
 
@@ -200,7 +178,7 @@ class ChatStream(ChunkStream):
         super().__init__(request, {"id": call_id, "object": "chat.completion.chunk", "created": created, "model": request.model})
         self._calls = [0] * request.n
 
-    def begin(self) -> bytes:
+    def begin(self, begun: Begun) -> bytes:
         return b"".join(
             self._chunk([{"index": i, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}])
             for i in range(self._request.n)
@@ -388,15 +366,16 @@ def _tool_choice(choice: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tup
     raise bad(f"tool_choice must be auto, none, required or a function of tools, not {shown(choice)}", "tool_choice")
 
 
-def _output(value: Json) -> OutputFormat | None:
+def read_format(value: Json, where: str = "response_format") -> OutputFormat | None:
+    """A `response_format`; None for text. Some servers take a schema inside `json_object`. Raises CallError."""
     fields = mapping(value)
     kind = fields.get("type")
     if value is None or kind == "text":
         return None
-    if kind == "json_object":
-        return OutputFormat(value=kind)
-    schema = mapping(fields.get("json_schema")).get("schema")
-    if kind == "json_schema" and isinstance(schema, dict):
-        check_depth(schema, "response_format.json_schema.schema")
-        return OutputFormat(cast("dict[str, Json]", schema), value=kind)
-    raise bad(f"response_format must be of type text, json_object or json_schema (with its schema), not {shown(value)}", "response_format")
+    schema = mapping(fields.get("json_schema")).get("schema") if kind == "json_schema" else fields.get("schema")
+    if kind == "json_object" and schema is None:
+        return OutputFormat(where=where, value=kind)
+    if kind in ("json_object", "json_schema") and isinstance(schema, dict):
+        check_depth(schema, f"{where}.json_schema.schema" if kind == "json_schema" else f"{where}.schema")
+        return OutputFormat(cast("dict[str, Json]", schema), where, kind)
+    raise bad(f"{where} must be of type text, json_object or json_schema (with its schema), not {shown(value)}", where)

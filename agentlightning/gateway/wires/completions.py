@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import orjson
 
-from agentlightning.gateway.wires.base import CallError, Choice, Past, Reply, Target, Use, WireRequest
+from agentlightning.gateway.wires.base import Begun, CallError, Choice, Past, Reply, Target, Use, WireRequest
 from agentlightning.gateway.wires.fields import (
     MAX_SAMPLES,
     bad,
@@ -27,7 +27,7 @@ from agentlightning.gateway.wires.fields import (
     string,
     unsupported,
 )
-from agentlightning.gateway.wires.openai import ChunkStream, openai_error, usage
+from agentlightning.gateway.wires.openai import ChunkStream, include_usage, openai_error, usage
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Json
 
@@ -43,29 +43,13 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "suffix": ("",),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
+    "logit_bias": ({}, []),
     "prompt_logprobs": (False,),
-    "prompt_embeds": (),
-    "ignore_eos": (False,),
-    "stop_token_ids": ([],),
-    "bad_words": ([],),
-    "use_beam_search": (False,),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
 }
-"""Known fields that cannot be honoured, with the values (besides null) that ask for nothing."""
+"""Fields of the API that cannot be honoured (foreign.py has those of others), with the values (besides null) that ask for nothing."""
 
 _INSTEAD = {
     "suffix": "the model continues a text, it does not fill one in",
-    "stop_token_ids": "use stop",
     "prompt_logprobs": "logprobs of the sampled tokens are available with logprobs=1",
 }
 
@@ -98,7 +82,6 @@ class Completions:
             raise unsupported("echo", True, "a prompt of token ids has no text to repeat")
         if echo and logprobs is not None:
             raise unsupported("echo", True, "together with logprobs it asks for those of the prompt, which are not known")
-        options = settings(body, "stream_options")
         string(body, "user")
         top_k = integer(body, "top_k", -1)
         asked = {name: body[name] for name in _KEPT if body.get(name) is not None}
@@ -119,7 +102,7 @@ class Completions:
             stop=stops(body.get("stop")),
             logprobs=logprobs is not None,
             token_ids=boolean(body, "return_token_ids"),
-            include_usage=boolean(options, "include_usage", param="stream_options.include_usage"),
+            include_usage=include_usage(body),
             asked=asked,
         )
 
@@ -140,7 +123,7 @@ class CompletionStream(ChunkStream):
     def __init__(self, request: WireRequest, call_id: str, created: int) -> None:
         super().__init__(request, _base(request, call_id, created))
 
-    def begin(self) -> bytes:
+    def begin(self, begun: Begun) -> bytes:
         echoed = _echoed(self._request)
         return b"".join(self._text(index, echoed) for index in range(self._request.n)) if echoed else b""
 

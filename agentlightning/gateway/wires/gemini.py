@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from agentlightning.gateway.wires.base import CallError, Choice, Count, Past, Reply, Target, Use, WireRequest
+from agentlightning.gateway.wires.base import Begun, CallError, Choice, Count, Past, Reply, Target, Use, WireRequest
 from agentlightning.gateway.wires.carried import as_object, sealed
 from agentlightning.gateway.wires.fields import mapping
 from agentlightning.gateway.wires.gemini_request import read_request, resource
@@ -91,7 +91,7 @@ class GeminiStream:
         self._chunks = 0
         self.content_type = "text/event-stream; charset=utf-8" if self._events else "application/json; charset=utf-8"
 
-    def begin(self) -> bytes:
+    def begin(self, begun: Begun) -> bytes:
         return b"" if self._events else b"["
 
     def delta(self, index: int, delta: ParsedDelta) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from agentlightning.gateway.wires.base import CallError, Choice, Count, Look, Past, Reply, Target, Use, WireRequest
+from agentlightning.gateway.wires.base import Begun, CallError, Choice, Count, Look, Past, Reply, Target, Use, WireRequest
 from agentlightning.gateway.wires.carried import as_object, sealed
 from agentlightning.gateway.wires.fields import mapping
 from agentlightning.gateway.wires.messages_request import CALL, read_request
@@ -72,8 +72,7 @@ class Messages:
         if choice.message.content:
             content.append({"type": "text", "text": choice.message.content})
         content += [{**_call(call), "input": orjson.Fragment(as_object(call.arguments))} for call in choice.message.tool_calls]
-        usage = _usage(reply)
-        return orjson.dumps({**_message(request, reply.id), "content": content, **_ending(choice), "usage": usage})
+        return orjson.dumps({**_message(request, reply.id), "content": content, **_ending(choice), "usage": _usage_of(reply)})
 
     def stream(self, request: WireRequest, call_id: str, created: int) -> MessageStream:
         return MessageStream(request, call_id)
@@ -85,8 +84,8 @@ class Messages:
 class MessageStream:
     """Server-sent events of one reply: a block of thinking, one of text, one for each tool call, then how it ended.
 
-    Blocks come one after the other, so calls wait for the end: text may still follow them, and in a whole reply it stands before them. The number of
-    the prompt's tokens is known at the end too, and told in ``message_delta``. Thinking that comes after text is a block of its own.
+    Blocks come one after the other, so calls wait for the end: text may still follow them, and in a whole reply it stands before them. ``message_start``
+    tells how many tokens the prompt has, ``message_delta`` how many of them were read from the cache. Thinking that comes after text is a block of its own.
     """
 
     content_type = "text/event-stream; charset=utf-8"
@@ -100,9 +99,9 @@ class MessageStream:
         self._open = ""
         self._thought = ""
 
-    def begin(self) -> bytes:
+    def begin(self, begun: Begun) -> bytes:
         message = _message(self._request, self._id)
-        message |= {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(None)}
+        message |= {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(begun.prompt_tokens, 0, 0, 0)}
         return _event("message_start", message=message)
 
     def delta(self, index: int, delta: ParsedDelta) -> bytes:
@@ -125,7 +124,7 @@ class MessageStream:
             events += self._enter("tool_use", {**_call(call), "input": {}})
             events.append(self._added({"type": "input_json_delta", "partial_json": as_object(call.arguments)}))
         events += self._leave()
-        events.append(_event("message_delta", delta=_ending(choice), usage=_usage(reply)))
+        events.append(_event("message_delta", delta=_ending(choice), usage=_usage_of(reply)))
         events.append(_event("message_stop"))
         return b"".join(events)
 
@@ -188,14 +187,18 @@ def _ending(choice: Choice) -> dict[str, Json]:
     return {"stop_reason": "end_turn" if choice.stop is None else "stop_sequence", "stop_sequence": choice.stop}
 
 
-def _usage(reply: Reply | None) -> dict[str, Json]:
-    """The prompt's tokens are those read from the cache and the others; the API counts them apart. None: they are not known yet."""
+def _usage_of(reply: Reply) -> dict[str, Json]:
+    return _usage(reply.prompt_tokens, reply.reused_tokens, reply.sampled_tokens, reply.thought_tokens)
+
+
+def _usage(prompt: int, reused: int, sampled: int, thought: int) -> dict[str, Json]:
+    """The prompt's tokens are those read from the cache and the others; the API counts them apart."""
     return {
-        "input_tokens": reply.prompt_tokens - reply.reused_tokens if reply else 0,
+        "input_tokens": prompt - reused,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": reply.reused_tokens if reply else 0,
-        "output_tokens": reply.sampled_tokens if reply else 0,
-        "output_tokens_details": {"thinking_tokens": reply.thought_tokens if reply else 0},
+        "cache_read_input_tokens": reused,
+        "output_tokens": sampled,
+        "output_tokens_details": {"thinking_tokens": thought},
     }
 
 

@@ -8,12 +8,19 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from agentlightning.gateway.wires.base import CallError, Reply, WireRequest
+from agentlightning.gateway.wires.fields import boolean, settings
 from agentlightning.types import Json
 
 
 def openai_error(error: CallError) -> bytes:
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     return orjson.dumps({"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}})
+
+
+def include_usage(body: Mapping[str, Json]) -> bool | None:
+    """`stream_options.include_usage`. Raises CallError."""
+    options = settings(body, "stream_options")
+    return None if options.get("include_usage") is None else boolean(options, "include_usage", param="stream_options.include_usage")
 
 
 def usage(reply: Reply) -> dict[str, Json]:
@@ -29,8 +36,8 @@ def usage(reply: Reply) -> dict[str, Json]:
 class ChunkStream(ABC):
     """Server-sent chunks of one reply, up to its finish chunks (one for each sample), usage and ``[DONE]``.
 
-    Logprobs and token ids come with the finish chunk: the engine tells them when the sample is whole. Without ``include_usage`` the usage rides on
-    the last finish chunk. ``base`` is what every chunk begins with.
+    Logprobs and token ids come with the finish chunk: the engine tells them when the sample is whole. Where ``include_usage`` was not said the usage
+    rides on the last finish chunk; where it is false there is none. ``base`` is what every chunk begins with.
     """
 
     content_type = "text/event-stream; charset=utf-8"
@@ -42,7 +49,7 @@ class ChunkStream(ABC):
 
     def end(self, reply: Reply) -> bytes:
         last = len(reply.choices) - 1
-        rides = {} if self._request.include_usage else {"usage": usage(reply)}
+        rides = {"usage": usage(reply)} if self._request.include_usage is None else {}
         events = [
             self._chunk([self._finished(reply, index)], **({**self._beside(reply), **rides} if index == last else {}))
             for index in range(len(reply.choices))

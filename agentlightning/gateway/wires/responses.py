@@ -86,7 +86,7 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "n": (1,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
-    "logit_bias": ({},),
+    "logit_bias": ({}, []),
     "modalities": (["text"], []),
     "truncation": ("auto", "disabled"),
 }
@@ -298,9 +298,9 @@ def _output(value: Json) -> tuple[OutputFormat | None, dict[str, Json]]:
     kind, schema = wanted.get("type"), wanted.get("schema")
     if fields.get("format") is None or kind == "text":
         return None, told
-    if kind == "json_object":
+    if kind == "json_object" and schema is None:
         return OutputFormat(None, "text.format", kind), {**told, "format": {"type": kind}}
-    if kind == "json_schema" and isinstance(schema, dict):
+    if kind in ("json_object", "json_schema") and isinstance(schema, dict):
         named = {name: wanted[name] for name in ("name", "strict") if wanted.get(name) is not None}
         return OutputFormat(cast("dict[str, Json]", schema), "text.format", kind), {**told, "format": {"type": kind, **named}}
     raise bad(

@@ -6,35 +6,40 @@ from collections.abc import Sequence
 
 import orjson
 
-from agentlightning.gateway.wires.base import Reply, WireRequest
+from agentlightning.gateway.wires.base import Begun, Reply, WireRequest
 from agentlightning.gateway.wires.fields import mapping
 from agentlightning.gateway.wires.responses_items import Item, first_ids, message_item, output_items, reasoning_item, seals
 from agentlightning.templates.base import ParsedDelta
-from agentlightning.types import FinishReason, Json
+from agentlightning.types import FinishReason, Json, SamplingParams
 
-_ECHOED = ("max_output_tokens", "metadata", "previous_response_id", "prompt_cache_key", "safety_identifier", "temperature", "top_p", "user")
+_ECHOED = ("max_output_tokens", "metadata", "previous_response_id", "prompt_cache_key", "safety_identifier", "user")
 """Settings that a response repeats as they were asked for; null where they were not."""
 
 
-def response_object(request: WireRequest, call_id: str, created: int) -> dict[str, Json]:
-    """A response that is being sampled. Sampling settings are those that were asked for, not those that the run used."""
+def response_object(request: WireRequest, call_id: str, created: int, used: SamplingParams) -> dict[str, Json]:
+    """A response that is being sampled. `temperature` and `top_p` are what the run ``used``, whatever was asked for."""
     asked = request.asked
     reasoning = mapping(asked.get("reasoning"))
     response: dict[str, Json] = {
         "id": call_id,
         "object": "response",
         "created_at": created,
+        "completed_at": None,
         "status": "in_progress",
         "background": False,
         "error": None,
+        "frequency_penalty": 0.0,
         "incomplete_details": None,
         "instructions": request.messages[0].content if request.preface else None,
         "max_tool_calls": None,
         "model": request.model,
         "output": [],
         "parallel_tool_calls": request.parallel_tool_calls,
+        "presence_penalty": 0.0,
         "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+        "service_tier": "default",
         "store": request.asked.get("store") is not False,
+        "temperature": used.temperature,
         "text": _text(request),
         "tool_choice": _tool_choice(request),
         "tools": [
@@ -42,6 +47,7 @@ def response_object(request: WireRequest, call_id: str, created: int) -> dict[st
             for tool in request.tools
         ],
         "top_logprobs": 0,
+        "top_p": used.top_p,
         "truncation": asked.get("truncation") or "disabled",
         "usage": None,
     }
@@ -55,7 +61,8 @@ def response_object(request: WireRequest, call_id: str, created: int) -> dict[st
 def finished_response(request: WireRequest, reply: Reply, output: Sequence[Item] | None = None) -> dict[str, Json]:
     """The response of a recorded call. ``output`` are its items in another order than their own."""
     cut = reply.choices[0].finish is FinishReason.LENGTH
-    response = response_object(request, reply.id, reply.created) | {
+    response = response_object(request, reply.id, reply.created, reply.used) | {
+        "completed_at": None if cut else reply.completed,
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "output": output_items(request, reply) if output is None else output,
@@ -77,9 +84,9 @@ def finished_response(request: WireRequest, reply: Reply, output: Sequence[Item]
 def _text(request: WireRequest) -> dict[str, Json]:
     asked = mapping(request.asked.get("text"))
     told: dict[str, Json] = {"format": {"type": "text"}}
-    if request.output is not None and request.output.schema is not None:
-        told["format"] = {**mapping(asked.get("format")), "schema": request.output.schema}
-    elif request.output is not None:
+    if request.output is not None and request.output.schema is not None and asked.get("format") is not None:
+        told["format"] = {**mapping(asked["format"]), "schema": request.output.schema}
+    elif request.output is not None and asked.get("format") is not None:
         told["format"] = {"type": "json_object"}
     return told if asked.get("verbosity") is None else {**told, "verbosity": asked["verbosity"]}
 
@@ -116,8 +123,8 @@ class ResponsesStream:
         self._thoughts: list[str] = []
         self._thought_id, self._text_id = first_ids(call_id)
 
-    def begin(self) -> bytes:
-        response = response_object(self._request, self._call_id, self._created)
+    def begin(self, begun: Begun) -> bytes:
+        response = response_object(self._request, self._call_id, self._created, begun.used)
         return self._event("response.created", response=response) + self._event("response.in_progress", response=response)
 
     def delta(self, index: int, delta: ParsedDelta) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from agentlightning.gateway.wires.base import CallError
 from agentlightning.gateway.wires.gemini import gemini_error
+from agentlightning.gateway.wires.messages import anthropic_error
 from agentlightning.gateway.wires.openai import openai_error
 
 _SERVED = "This endpoint serves OpenAI's chat/completions, responses and completions, Anthropic's messages, and Gemini's generateContent"
@@ -15,12 +16,13 @@ _SERVED = "This endpoint serves OpenAI's chat/completions, responses and complet
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
-    """A wire by the paths it owns. ``advice`` says what to set instead."""
+    """A wire by the paths it owns. ``advice`` says what to set instead. ``shared``: several APIs have such a path, so that the client says which one is meant."""
 
     name: str
     paths: re.Pattern[str]
     advice: str
     error: Callable[[CallError], bytes]
+    shared: bool = False
 
     def owns(self, path: str) -> bool:
         return self.paths.fullmatch(path) is not None
@@ -47,6 +49,53 @@ UNSERVED = (
         re.compile(r"cachedContents(?:/.*)?"),
         "send the contents themselves; the tokens of earlier turns are kept in any case.",
         gemini_error,
+    ),
+    Unserved(
+        "A stored chat completion",
+        re.compile(r"chat/completions/(?!(?:chat|completions|responses|messages|models|embeddings)(?:/|$))[^/]+(?:/messages)?"),
+        "completions are recorded for training and not kept for their agent; responses are, at responses/ID.",
+        openai_error,
+    ),
+    Unserved(
+        "The legacy Text Completions of Anthropic",
+        re.compile(r"complete"),
+        "use messages.",
+        anthropic_error,
+    ),
+    Unserved(
+        "The Files API",
+        re.compile(r"files(?:/.*)?|uploads(?:/.*)?|upload/.*"),
+        "put the text of a file into a message.",
+        openai_error,
+        shared=True,
+    ),
+    Unserved(
+        "The Batch API",
+        re.compile(r"batches(?:/.*)?"),
+        "send each request by itself, as many at a time as you like.",
+        openai_error,
+        shared=True,
+    ),
+    Unserved(
+        "The Realtime API",
+        re.compile(r"realtime(?:/.*)?"),
+        "use responses or chat/completions with stream=true.",
+        openai_error,
+    ),
+    Unserved(
+        "This API of OpenAI's",
+        re.compile(
+            r"(?:audio|images|videos|moderations|fine_tuning|vector_stores|assistants|threads|evals|containers|skills|chatkit|graders)(?:/.*)?"
+        ),
+        "a policy reads and writes text; point a client of its own at a provider for the rest.",
+        openai_error,
+        shared=True,
+    ),
+    Unserved(
+        "This API",
+        re.compile(r"rerank|score|pooling|classify|tokenize|detokenize|generate|api/(?:chat|generate|embed|embeddings|tags|show)"),
+        "messages/count_tokens, responses/input_tokens and models/NAME:countTokens count tokens.",
+        openai_error,
     ),
     Unserved(
         "The Embeddings API",
