@@ -33,10 +33,8 @@ MARK = "AGL-CASE "
 class House:
     """The gateway's process, asked over its standard input and output."""
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.frameworks.house"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, module: str = "tests.frameworks.house") -> None:
+        self._process = subprocess.Popen([sys.executable, "-m", module], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, **question: str) -> dict[str, Any]:
         assert self._process.stdin and self._process.stdout

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.frameworks.catalog import Framework
@@ -40,8 +41,29 @@ def prepare(framework: Framework, folder: Path) -> list[str]:
 
 def _venv(framework: Framework, folder: Path) -> None:
     _run([sys.executable, "-m", "venv", str(folder)])
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--progress-bar", "off"]
-    _run([*pip, *framework.packages])
+    _run([*_pip(folder), "install", "--quiet", "--progress-bar", "off", *framework.packages])
+
+
+def _pip(folder: Path) -> list[str]:
+    return [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+
+
+def installed(folder: Path, packages: Sequence[str]) -> str:
+    """The interpreter of an environment with these packages, which is made unless it is there whole. Raises CannotInstall."""
+    done = folder / ".packages"
+    if not (done.is_file() and done.read_text() == "\n".join(packages)):
+        shutil.rmtree(folder, ignore_errors=True)
+        _run([sys.executable, "-m", "venv", str(folder)])
+        _run([*_pip(folder), "install", "--quiet", "--progress-bar", "off", *packages])
+        done.write_text("\n".join(packages))
+    return str(folder / "bin" / "python")
+
+
+def fetched(package: str, folder: Path) -> Path:
+    """A package's source archive, put into ``folder``. Raises CannotInstall."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    _run([*pip, "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", str(folder), package])
+    return next(folder.glob("*.tar.gz"))
 
 
 def _npm(framework: Framework, folder: Path) -> None:

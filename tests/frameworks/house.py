@@ -11,10 +11,12 @@ import json
 import logging
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from agentlightning.config import GatewayConfig, SamplingConfig
+from agentlightning.engines.base import SampleRequest
 from agentlightning.gateway import Gateway, Policy
 from agentlightning.store import open_store
 from agentlightning.types import Call, Node, RunRecord, RunStatus
@@ -60,11 +62,11 @@ async def report(visit: Visit, template: GlassTemplate) -> dict[str, Any]:
     return {"calls": [told(call, Paths(nodes), template) for call in calls], "leaves": leaves(nodes), "incomplete": usage.incomplete}
 
 
-async def serve(folder: Path) -> None:
+async def serve(folder: Path, answer: Callable[[str, SampleRequest], str] = lambda prompt, _: says(prompt)) -> None:
     store = open_store(f"sqlite:///{folder / 'record.db'}")
     await store.create_run(RunRecord("run", "run", str(folder), RunStatus.RUNNING, {}, 0.0))
     template = GlassTemplate(shows_ids=True)
-    engine = Obedient(template, answer=lambda prompt, _: says(prompt), context_length=CONTEXT)
+    engine = Obedient(template, answer=answer, context_length=CONTEXT)
     gateway = Gateway(store, {"main": Policy("main", engine, template)}, GatewayConfig(orphan_grace=5, drain=1))
     await gateway.start()
     house = House(store, engine, template, gateway)
@@ -74,14 +76,14 @@ async def serve(folder: Path) -> None:
             asked = json.loads(line)
             if name := asked.get("open"):
                 visits[name] = visit = await house.open(sampling=SamplingConfig(max_tokens=16_384))
-                answer: dict[str, Any] = {
+                reply: dict[str, Any] = {
                     "base_url": visit.endpoint.base_url,
                     "root_url": visit.endpoint.root_url,
                     "key": visit.endpoint.key,
                 }
             else:
-                answer = await report(visits.pop(asked["close"]), template)
-            print(json.dumps(answer), flush=True)
+                reply = await report(visits.pop(asked["close"]), template)
+            print(json.dumps(reply), flush=True)
     finally:
         await house.close()
         await store.close()
