@@ -35,8 +35,8 @@ def serve(resolved: Resolved, said: str, *, key: str | None) -> None:
 async def _serve(config: RunConfig, said: str, key: str | None, *, own_ceiling: bool) -> None:
     from agentlightning.cli.engine import load_engine
     from agentlightning.cli.streams import say
+    from agentlightning.gateway.policy import Policy
     from agentlightning.gateway.serving import ServingGateway
-    from agentlightning.gateway.session import Policy
 
     over = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -21,8 +21,9 @@ from aiohttp import web
 from agentlightning.config import GatewayConfig, SamplingConfig
 from agentlightning.gateway.calls import OpenCall
 from agentlightning.gateway.past import AttemptPast
+from agentlightning.gateway.policy import Policy
 from agentlightning.gateway.server import Gateway, below
-from agentlightning.gateway.session import Policy, Session
+from agentlightning.gateway.session import Session
 from agentlightning.gateway.tree import Leaf
 from agentlightning.gateway.upstream import Upstreams
 from agentlightning.gateway.wires.base import CallError, Conversation, Reply, Target, WireRequest
