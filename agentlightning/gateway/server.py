@@ -46,7 +46,7 @@ from agentlightning.gateway.usage import AttemptUsage
 from agentlightning.gateway.wires import find_wire, read_request, wire_of_client
 from agentlightning.gateway.wires.base import Begun, CallError, Count, Look, Reply, ReplyStream, Target, Wire
 from agentlightning.gateway.wires.models import model, models
-from agentlightning.gateway.wires.unserved import Unserved
+from agentlightning.gateway.wires.unserved import TAKES, Unserved
 from agentlightning.names import clean
 from agentlightning.resources import LLM
 from agentlightning.store.base import Store
@@ -330,7 +330,7 @@ class Gateway:
             )
         if use is None:
             raise CallError(
-                405, f"{target.path} does not take {target.method}: {_INSTEAD.get(target.path, 'it takes POST')}", code="method_not_allowed"
+                405, f"{target.path} does not take {target.method}: {TAKES.get(target.path, 'it takes POST')}", code="method_not_allowed"
             )
         if isinstance(use, Look):
             body = await read_body(request) if request.can_read_body else b""
@@ -522,12 +522,6 @@ def _told(raw_path: str, error: CallError) -> bytes:
 
 def _is_shared(found: Wire | Unserved) -> bool:
     return isinstance(found, Unserved) and found.shared
-
-
-_INSTEAD = {
-    "chat/completions": "it takes POST; completions are recorded for training and not listed for their agent",
-    "responses": "it takes POST; one that was made is at responses/ID",
-}
 
 
 def _cut(answering: set[asyncio.Transport]) -> None:

@@ -104,3 +104,9 @@ UNSERVED = (
         openai_error,
     ),
 )
+
+TAKES = {
+    "chat/completions": "it takes POST; completions are recorded for training and not listed for their agent",
+    "responses": "it takes POST; one that was made is at responses/ID",
+}
+"""What paths that are served take, for those who ask otherwise."""
