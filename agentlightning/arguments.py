@@ -19,9 +19,9 @@ from agentlightning.agent import AgentSpec, LitAgent
 from agentlightning.algorithms import Algorithm
 from agentlightning.config import Resolved, RunConfig
 from agentlightning.config_sources import as_argument, settings_keys
-from agentlightning.entry import short_errors
 from agentlightning.errors import ConfigError
 from agentlightning.json_values import comes_from, kind_of
+from agentlightning.loading import short_errors
 from agentlightning.metrics.progress import Progress
 from agentlightning.resources import LLM, PromptTemplate
 from agentlightning.runners.grading import count_arguments
@@ -235,7 +235,7 @@ def checked(entry: Callable[P, R]) -> Callable[P, R]:
         async def waited(*args: P.args, **kwargs: P.kwargs) -> Any:
             with short_errors():
                 check(*args, **kwargs)
-            return await cast("Awaitable[Any]", entry(*args, **kwargs))
+                return await cast("Awaitable[Any]", entry(*args, **kwargs))
 
         return cast("Callable[P, R]", waited)
 

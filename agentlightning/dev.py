@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from agentlightning.card import card
 from agentlightning.credit.chosen import Chosen, together
 from agentlightning.dev_agents import WIDTH, AgentLine, agent_lines, choices, list_agents, nameless, untrained
 from agentlightning.dev_aside import Facts, cached, elsewhere, ids, unused
@@ -78,7 +79,7 @@ class AttemptLine:
     """The rollout whose task it ran once more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class DevReport:
     """The whole report. ``trainable`` is False when a finding blocks. ``str(report)`` is the text; rich renders it in colour."""
 
@@ -114,6 +115,22 @@ class DevReport:
 
         return Group(*(Hanging(Text(text, style)) for style, text in self._lines()))
 
+    def __repr__(self) -> str:
+        return f"<DevReport {printable(self.agent)}: {self._verdict()}>"
+
+    def _repr_html_(self) -> str:
+        attempts = [
+            (attempt.rollout_id, f"{attempt.outcome}, {_worth(attempt)}, {plural(len(attempt.calls), 'call')}") for attempt in self.attempts
+        ]
+        findings = [(finding.title, f"{finding.cause}\n{finding.remedy}") for finding in self.findings]
+        return card(self.agent, [*attempts, ("", self._verdict()), *findings])
+
+    def _verdict(self) -> str:
+        blocks = sum(finding.level == "blocks" for finding in self.findings)
+        if blocks:
+            return f"{plural(blocks, 'thing')} would keep it from being trained"
+        return f"Nothing was found that would keep it from being trained, in {plural(len(self.attempts), 'rollout')}"
+
     def _lines(self) -> Iterable[tuple[str, str]]:
         """Lines with their style, top to bottom."""
         yield "bold", self.agent
@@ -133,20 +150,22 @@ class DevReport:
         yield "", ""
         if self.interrupted:
             yield "bold yellow", f"Interrupted: this is what {plural(len(self.attempts), 'rollout')} told until then."
-        counts = Counter(finding.level for finding in self.findings)
-        if not counts["blocks"]:
-            yield "bold green", f"Nothing was found that would keep it from being trained, in {plural(len(self.attempts), 'rollout')}."
-        else:
-            yield "bold red", f"{plural(counts['blocks'], 'thing')} would keep it from being trained:"
+        yield ("bold green", f"{self._verdict()}.") if self.trainable else ("bold red", f"{self._verdict()}:")
         for number, finding in enumerate(self.findings, 1):
             yield from finding_lines(number, finding, len(self.attempts))
 
 
+def _worth(attempt: AttemptLine) -> str:
+    return f"reward {attempt.reward:g} ({attempt.source})" if attempt.reward is not None else "no reward"
+
+
 def _attempt_lines(attempt: AttemptLine) -> Iterable[tuple[str, str]]:
-    worth = f"reward {attempt.reward:g} ({attempt.source})" if attempt.reward is not None else "no reward"
     yield "", ""
     again = f" (the task of {attempt.repeats} once more)" if attempt.repeats is not None else ""
-    yield "red" if attempt.reward is None else "green", f"{attempt.rollout_id}{again}: {attempt.outcome}, {worth}, {attempt.seconds:.1f} s"
+    yield (
+        "red" if attempt.reward is None else "green",
+        f"{attempt.rollout_id}{again}: {attempt.outcome}, {_worth(attempt)}, {attempt.seconds:.1f} s",
+    )
     for call in attempt.calls[:SHOWN_CALLS]:
         what = call.status if call.status in ("refused", "late") else f"{call.prompt_tokens} -> {call.sampled_tokens} tokens"
         malformed = f"{plural(call.malformed, 'malformed tool call')}" if call.malformed else ""

@@ -18,17 +18,17 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib import import_module
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, TypeVar
 
-from agentlightning.errors import AgentLightningError, RunFailed
-from agentlightning.loading import users_part, where
 from agentlightning.logs import NAME
 
 T = TypeVar("T")
 Work = Callable[["Interrupts"], Coroutine[Any, Any, T]]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+POLL = 0.2
+"""Seconds between looks at what a thread waits for."""
 
 
 def run_sync(work: Work[T]) -> T:
@@ -65,6 +65,9 @@ def _in_thread(interrupts: Interrupts, work: Work[T]) -> T:
     thread = threading.Thread(target=contextvars.copy_context().run, args=(call,), name="agentlightning-run", daemon=True)
     try:
         thread.start()
+        # Not without end: a signal that another thread received wakes nobody here, and its handler runs here.
+        while not concurrent.futures.wait([outcome], timeout=POLL).done:
+            continue
         return outcome.result()
     except BaseException:
         if thread.ident and not outcome.done() and interrupts.cancel():  # raised by a handler of the caller's own: its alarm, say
@@ -274,25 +277,27 @@ class _Ears:
         self._thread.start()
 
     def _listen(self, selector: selectors.BaseSelector) -> None:
-        """One dump of a stack for each signal, until the other end is closed."""
-        while selector.get_map():
+        """One dump of a stack for each signal, until a zero byte: a child may hold the other end open for ever."""
+        over = False
+        while not over:
             for key, _ in selector.select():
                 data = os.read(key.fd, 1 << 16)
-                if not data:
-                    selector.unregister(key.fd)
-                    os.close(key.fd)
-                elif b"most recent call first" in data and not self.covered:
+                over = over or b"\0" in data
+                if b"most recent call first" in data and not self.covered:
                     _tell(key.data)
+        for key in selector.get_map().values():
+            os.close(key.fd)
         selector.close()
 
     def _close(self) -> None:
         for number in SIGNALS:
             faulthandler.unregister(number)
+        os.write(self._writing[0], b"\0")
+        if self._thread is not None:
+            self._thread.join()
         for writing in self._writing:
             os.close(writing)
         self._writing.clear()
-        if self._thread is not None:
-            self._thread.join()
 
 
 _ears = _Ears()
@@ -309,6 +314,8 @@ def _forget_in_child() -> None:
         faulthandler.unregister(number)
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    if signal.getsignal(signal.SIGHUP) is _stay:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -330,30 +337,3 @@ def outliving_terminal() -> Generator[None]:
 
 def _stay(number: int, _: FrameType | None) -> None:
     logging.getLogger(NAME).info("%s: the terminal is gone, the run goes on", signal.Signals(number).name)
-
-
-# --------------------------------------------------------------------------- errors on their way out
-
-
-class short_errors:
-    """Around what a user calls: an error of this package leaves it as its sentence, without the frames it came through and what it was made from.
-
-    What user code raised stays with it, from the user's first frame on. ``configure_logger("DEBUG")`` shows everything.
-    """
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if isinstance(error, AgentLightningError | KeyboardInterrupt) and not logging.getLogger(NAME).isEnabledFor(logging.DEBUG):
-            shorten(error)
-
-
-def shorten(error: BaseException) -> None:
-    """Takes an error's frames away, and its cause's where no user code raised it. A RunFailed keeps its cause: that may be a defect of this package."""
-    error.__traceback__ = None
-    cause = error.__cause__
-    if cause is not None and where(cause):
-        cause.__traceback__ = users_part(cause)
-    elif not isinstance(error, RunFailed):
-        error.__cause__ = None
-    error.__suppress_context__ = True

@@ -1,6 +1,6 @@
 """Loading: finds user code by ``FILE.py:name`` or ``pkg.mod:name`` and imports it, and tells where a given object could be imported from again.
 
-Every failure is a ConfigError of one line that a user can act on; the user's own traceback is kept with it. Imports nothing of ours but errors and text.
+Every failure is a ConfigError of one line that a user can act on; the user's own traceback is kept with it. Imports nothing of ours but errors, text and the logger's name.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import logging
 import os
 import sys
 import sysconfig
@@ -20,7 +21,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from agentlightning.errors import AgentLightningError, ConfigError
+from agentlightning.errors import AgentLightningError, ConfigError, RunFailed
+from agentlightning.logs import NAME
 from agentlightning.text import at_home
 
 
@@ -174,7 +176,9 @@ def _import_failed(source: AgentSource, error: BaseException) -> ConfigError:
 
 
 def find_source(obj: object) -> AgentSource | None:
-    """Where ``obj`` can be imported from again, or None: it must be bound by a name in a module that has a file."""
+    """Where ``obj`` can be imported from again, or None: it must be bound by a name in a module that has a file, and its code be in a file too."""
+    if _was_typed_in(obj):
+        return None
     home: str = getattr(obj, "__module__", None) or ""
     for name in dict.fromkeys((home, "__main__", *sys.modules)):
         module = sys.modules.get(name)
@@ -190,6 +194,23 @@ def find_source(obj: object) -> AgentSource | None:
             return AgentSource(str(file), name, attribute, f"{name}:{attribute}")
         return AgentSource(str(file), None, attribute, f"{file.name}:{attribute}")
     return None
+
+
+def _was_typed_in(obj: object) -> bool:
+    """Whether no file holds the code of a function, or of an instance's class: it comes from a prompt, a notebook's cell, ``python -c`` or ``exec``, and a
+    module of that name with a file may hold other code (``python -i FILE.py``, ``%run``)."""
+    function: Any = getattr(obj, "func", obj)  # of a partial
+    function = inspect.unwrap(getattr(function, "__func__", function)) if callable(function) else function
+    own = getattr(function, "__code__", None)
+    codes = (
+        [own] if own is not None else [code for value in vars(type(obj)).values() if (code := getattr(value, "__code__", None)) is not None]
+    )
+    return bool(codes) and not any(_is_in_a_file(code.co_filename) for code in codes)
+
+
+def _is_in_a_file(filename: str) -> bool:
+    path = Path(filename)
+    return not filename.startswith("<") and (not path.is_absolute() or any(part.is_file() for part in (path, *path.parents)))  # also a zip
 
 
 def _is_importable(name: str, file: Path) -> bool:
@@ -245,6 +266,30 @@ def users_part(error: BaseException) -> TracebackType | None:
     while tb is not None and tb.tb_next is not None and _is_ours(tb.tb_frame.f_code.co_filename):
         tb = tb.tb_next
     return tb
+
+
+class short_errors:
+    """Around what a user calls: an error of this package leaves it as its sentence, without the frames it came through and what it was made from.
+
+    What user code raised stays with it, from the user's first frame on. ``configure_logger("DEBUG")`` shows everything.
+    """
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, AgentLightningError | KeyboardInterrupt) and not logging.getLogger(NAME).isEnabledFor(logging.DEBUG):
+            shorten(error)
+
+
+def shorten(error: BaseException) -> None:
+    """Takes an error's frames away, and its cause's where no user code raised it. A RunFailed keeps its cause: that may be a defect of this package."""
+    error.__traceback__ = None
+    cause = error.__cause__
+    if cause is not None and where(cause):
+        cause.__traceback__ = users_part(cause)
+    elif not isinstance(error, RunFailed):
+        error.__cause__ = None
+    error.__suppress_context__ = True
 
 
 _PACKAGE = str(Path(__file__).parent)

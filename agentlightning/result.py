@@ -10,14 +10,19 @@ from statistics import fmean
 
 import orjson
 
+from agentlightning.card import card
 from agentlightning.errors import RunFailed
 from agentlightning.ledger import Ledger, commonest_cause, count_outcomes
 from agentlightning.metrics.intervals import mean_interval
-from agentlightning.text import plural
+from agentlightning.metrics.state import summary
+from agentlightning.text import plural, printable
 from agentlightning.types import Json, Rollout, RunStatus
 
+_ON_CARD = ("run", "validation", "reward", "rollouts", "weights", "checkpoint", "best", "folder")
+"""The lines of a run's summary that a notebook shows with its curve."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Evaluation:
     """Scores on tasks that are not trained on.
 
@@ -46,6 +51,15 @@ class Evaluation:
         interval = f" [{self.low:.3f}, {self.high:.3f}]" if self.low is not None and self.high is not None else ""
         of = f"{self.scored:,} of " if self.failed else ""
         return f"{self.mean:.3f}{interval} on {of}{plural(self.rollouts, 'rollout')}{failed}"
+
+    def __repr__(self) -> str:
+        return f"<Evaluation{f' after step {self.step}' if self.step else ''}: {self}>"
+
+    def _repr_html_(self) -> str:
+        score = str(self).partition(", ")[0] if self.failed else str(self)
+        not_scored = [(reason, plural(count, "rollout")) for reason, count in self.failed.items()]
+        when = f" after step {self.step}" if self.step else ""
+        return card(f"Evaluation{when}", [("score", score), *not_scored, ("seconds", f"{self.seconds:.1f}")])
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -88,7 +102,7 @@ def evaluate(step: int, groups: Sequence[Sequence[Rollout]], seconds: float) -> 
     return Evaluation(step, fmean(by_task), low, high, sum(map(len, scores)), failed, seconds, tuple(r.id for r in rollouts))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FitResult:
     """The outcome of ``Trainer.fit``.
 
@@ -108,6 +122,15 @@ class FitResult:
     seconds: Mapping[str, float]
     stopped_by: str | None = None
     resume: str | None = None
+
+    def __repr__(self) -> str:
+        texts = dict(summary(self.to_json()))
+        parts = (texts["run"], *(f"{label} {texts[label]}" for label in ("reward", "validation") if label in texts))
+        return f"<FitResult {printable(self.run_id)}: {'; '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        rows = [row for row in summary(self.to_json()) if row[0] in _ON_CARD]
+        return card(self.run_id, rows, picture=self.curve.read_bytes() if self.curve.is_file() else None)
 
     @property
     def before(self) -> Evaluation | None:

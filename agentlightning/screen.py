@@ -104,10 +104,10 @@ class Nowhere(io.StringIO):
 
 
 def open_console(stream: TextIO | None = None, **options: Any) -> Console:
-    """A console on ``stream`` (stdout), in which no text is markup."""
+    """A console on ``stream`` (stdout), in which no text is markup. In a notebook too it writes there, and shows no output of its own."""
     real = stream if stream is not None else sys.stdout if sys.stdout is not None else Nowhere()  # pyright: ignore[reportUnnecessaryComparison]
     file: Any = real if isinstance(real, Stream) else Stream(real)
-    return Console(file=file, markup=False, emoji=False, highlight=False, **options)
+    return Console(file=file, markup=False, emoji=False, highlight=False, force_jupyter=False, **options)
 
 
 def show(renderable: RenderableType, stream: TextIO | None = None) -> OSError | ValueError | None:

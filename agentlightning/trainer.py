@@ -16,7 +16,7 @@ from agentlightning.algorithms import Algorithm
 from agentlightning.arguments import checked
 from agentlightning.config import Resolved, RunConfig, resolve
 from agentlightning.engines.threads import bound_spinning
-from agentlightning.entry import Interrupts, outliving_terminal, run_here, run_sync, short_errors
+from agentlightning.entry import Interrupts, outliving_terminal, run_here, run_sync
 from agentlightning.errors import ConfigError
 from agentlightning.ledger import Ledger, total
 from agentlightning.opening import Plan, open_run
@@ -128,21 +128,19 @@ class Trainer:
         Raises ConfigError, TaskError or ModelError before anything starts, RunFailed when the run cannot go on (its last checkpoint is whole), StoreError
         when the record cannot be written.
         """
-        with short_errors(), outliving_terminal():
+        with outliving_terminal():
             val = _one_of("val_dataset", val_dataset, "val_data", val_data)
             return run_sync(lambda interrupts: self._fit(interrupts, agent, train_dataset, val, resume))
 
     @checked
     async def train(self, agent: Any, *, resume: bool | str = False) -> FitResult:
         """``fit`` as a coroutine, on the data sets the constructor got."""
-        with short_errors():
-            return await run_here(lambda interrupts: self._fit(interrupts, agent, None, None, resume))
+        return await run_here(lambda interrupts: self._fit(interrupts, agent, None, None, resume))
 
     @checked
     def evaluate(self, agent: Any, tasks: Tasks | None = None) -> Evaluation:
         """Scores ``agent`` with the model as it is, with the evaluation settings, on ``tasks`` (default: the validation data set)."""
-        with short_errors():
-            return run_sync(lambda interrupts: self._evaluate(interrupts, agent, tasks))
+        return run_sync(lambda interrupts: self._evaluate(interrupts, agent, tasks))
 
     @checked
     def validate(self, agent: Any, tasks: Tasks | None = None) -> Evaluation:
@@ -153,8 +151,7 @@ class Trainer:
     def dev(self, agent: Any, tasks: Tasks | None = None, n: int = 3) -> DevReport:
         """Runs ``n`` rollouts without training, and the first one's task once more, and prints and returns what was called, recorded and scored, and everything
         that would keep this agent from being trained."""
-        with short_errors():
-            report = run_sync(lambda interrupts: self._dev(interrupts, agent, tasks, n))
+        report = run_sync(lambda interrupts: self._dev(interrupts, agent, tasks, n))
         if self.progress is True:
             from agentlightning.screen import show
 

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from agentlightning import __version__
 from agentlightning.cli.usage import UsageError, no_command, usage_line
 from agentlightning.errors import AgentLightningError
+from agentlightning.logs import configure_logger
 
 INTERRUPTED = 130
 
@@ -26,6 +27,8 @@ class Commands(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         plain = _optional_value([arg for arg in args if arg != "--debug"], "--resume", "latest")
         ctx.obj = {"debug": "--debug" in args, "arguments": tuple(plain)}
+        if ctx.obj["debug"]:
+            configure_logger("DEBUG")
         with _one_line():
             return super().parse_args(ctx, list(plain))
 
