@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -313,7 +314,7 @@ class Graders:
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
         self._opening = 0
-        self._freed = asyncio.Event()
+        self._waiters: deque[asyncio.Future[_Worker | None]] = deque()
         self._ready: asyncio.Task[None] | None = None
         self._names = itertools.count(1)
         self._redirecting = False
@@ -384,27 +385,48 @@ class Graders:
 
     async def _free(self, stop: asyncio.Event) -> _Worker | None:
         """A process that is free, or a new one where none will be soon. None when stopped."""
-        waited = False
-        while not stop.is_set():
-            while self._idle:
-                worker = self._idle.pop()
-                if worker.ended is None:
-                    return worker
-                worker.kill()
-            live = len(self._busy) + self._opening
-            if not live or (waited and live < self._limit):
-                self._opening += 1
-                try:
-                    return await self._open()
-                finally:
-                    self._opening -= 1
-            self._freed.clear()
-            events = [asyncio.ensure_future(event.wait()) for event in (self._freed, stop)]
-            await asyncio.wait(events, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
-            for event in events:
-                event.cancel()
-            waited = True
-        return None
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.ended is None:
+                return worker
+            worker.kill()
+        if not self._busy and not self._opening:
+            return await self._another()
+        waiter: asyncio.Future[_Worker | None] = asyncio.get_running_loop().create_future()
+        stopped = asyncio.ensure_future(stop.wait())
+        self._waiters.append(waiter)
+        try:
+            while not stop.is_set():
+                await asyncio.wait({waiter, stopped}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+                live = len(self._busy) + len(self._idle) + self._opening
+                if waiter.done() and not stop.is_set():
+                    worker = waiter.result()
+                    return worker if worker is not None else await self._another()
+                if live < self._limit and not stop.is_set():
+                    self._waiters.remove(waiter)
+                    return await self._another()
+            return None
+        finally:
+            stopped.cancel()
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif waiter.done() and stop.is_set():
+                self._release(waiter.result())
+
+    async def _another(self) -> _Worker:
+        self._opening += 1
+        try:
+            return await self._open()
+        finally:
+            self._opening -= 1
+
+    def _release(self, worker: _Worker | None) -> None:
+        """Hands a process on to whoever waits longest; None: one has ended, and another may be started."""
+        if self._waiters:
+            self._waiters.popleft().set_result(worker)  # it stays among the busy
+        elif worker is not None:
+            self._busy.discard(worker)
+            self._idle.append(worker)
 
     async def grade(
         self, rollout: Rollout, output: Json, attempt: Attempt, log: OutputLog, *, deadline: float, stop: asyncio.Event
@@ -433,12 +455,10 @@ class Graders:
             said = await worker.ask(request, log, deadline, stop)
         finally:
             ended = worker.ended
-            self._busy.discard(worker)
             if said is None:
                 worker.kill()
-            else:
-                self._idle.append(worker)
-            self._freed.set()
+                self._busy.discard(worker)
+            self._release(worker if said is not None else None)
         if said is None:
             late = Failure(Reason.TIMEOUT, f"the grader did not return within {deadline:g} s; its process was killed")
             return None if stop.is_set() else ended or late
