@@ -200,14 +200,15 @@ class Run:
         pending = {rollout.id for group in groups for rollout in group}
         started: dict[str, float] = {}
         pace = Pace()
+        pace.note(time.monotonic(), self.engine.load.sampled)
         while pending:
-            load = self.engine.load
-            self.progress.sampling(pace.note(time.monotonic(), load.sampled), load.live, load.waiting)
             for rollout in await self.store.wait(list(pending), timeout=0.5):
                 done[rollout.id] = rollout
                 pending.discard(rollout.id)
                 note_finished(self.config.record_url, rollout)
                 self.progress.rollout_done(rollout)
+            load = self.engine.load
+            self.progress.sampling(pace.note(time.monotonic(), load.sampled), load.live, load.waiting)
             self.pool.raise_if_dead()
             self._check_stop()
             for group in groups:

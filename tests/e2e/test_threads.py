@@ -110,7 +110,7 @@ def test_an_attempt_that_timed_out_while_the_engine_sampled_says_so(letters: Pat
         return decode(*args)
 
     monkeypatch.setattr(SlotForward, "decode", slowly)
-    settings: dict[str, Any] = {**QUICK, "sampling": {"max_tokens": 500}, "runner": {"deadline": 1.5, "max_attempts": 1}}
+    settings: dict[str, Any] = {**QUICK, "sampling": {"max_tokens": 500}, "runner": {"deadline": 4.0, "max_attempts": 1}}
     trainer = Trainer(model=letters, output_dir=tmp_path, progress=False, threads=1, **settings)
 
     def asks_for_ever(task: dict[str, str], llm: Any) -> None:
@@ -121,7 +121,7 @@ def test_an_attempt_that_timed_out_while_the_engine_sampled_says_so(letters: Pat
     (finding,) = [finding for finding in report.findings if finding.level == "blocks"]
     assert finding.title == "The deadline passed while the engine sampled"
     assert re.search(
-        r"within 1\.5 s; .*: 1\.\d s of its 1\.\d s the engine had its calls, .*\(\d+ tokens, \d+\.\d tokens/s[,)]", finding.cause
+        r"within 4 s; .*: \d+\.\d s of its \d+\.\d s the engine had its calls, .*\(\d+ tokens, \d+\.\d tokens/s[,)]", finding.cause
     )
     assert "n_runners" in finding.remedy and finding.remedy not in finding.cause
 
