@@ -219,7 +219,7 @@ async def test_every_node_is_one_line_however_narrow_the_terminal(build: Build) 
         assert len(in_trees) == 13 + len(captions) + len(others), "nothing runs on into a second line"
     text = "\n".join(node_lines(out.getvalue()))
     for wanted in (
-        r"given +\d+ tokens  call 0  planner  <\|im_start\|>system↵You plan\.",
+        r"given +\d+ tokens  call 0  planner  system↵You plan\.↵user↵",
         r"sampled +8 tokens  call 0  planner  sample 2 of 3  stop  weight \+0\.750  Plan B\.",
         r"sampled +8 tokens  call 0  planner  sample 1 of 3  stop  masked: unused sample  Plan A\.",
         r"sampled +6 tokens  call 1  planner  stop  weight \+0\.750  reward format 0\.250  Done\.",
@@ -363,9 +363,7 @@ async def test_the_picture_says_what_the_lines_say(build: Build) -> None:
     ):  # fmt: skip
         assert wanted in said, (wanted, said)
     assert any(text.startswith("call 6 refused: ") for text in said)
-    assert any("Build a boat & <sell>" in text or "a boat & <sell> it." in text for text in said), (
-        "escaped in the file, whole in the picture"
-    )
+    assert "Build a boat & <sell> it." in " ".join(said), "escaped in the file, whole in the picture"
     kinds = [box.kind for box in boxes(node_facts(view, trace))]
     assert (kinds.count(GIVEN), kinds.count(TRAINED), kinds.count(UNTRAINED)) == (5, 6, 2)
     fills = {shape.fill for shape in picture.shapes if isinstance(shape, Rect) and shape.hover}
