@@ -62,5 +62,5 @@ async def test_paths_of_no_api_are_refused_in_the_shape_of_the_client_that_asks(
     assert told.value.body["type"] == "error" and told.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
     with pytest.raises(openai.NotFoundError) as missing:
         await visit.client.files.list()
-    assert missing.value.code == "unknown_url"
+    assert missing.value.code == "not_served"
     assert "cachedContents" in (await visit.end()).unserved
