@@ -136,7 +136,7 @@ SUITES_OF_OTHERS = (
         "openai", ("openai[aiohttp]==3.57.0", *PYTEST, "rich", "inline-snapshot"), sdk, "openai==3.57.0", tuple(f"api_resources/{each}" for each in OPENAI_TESTS)
     ),
     Suite(
-        "anthropic", ("anthropic[aiohttp]==2.14.0", *PYTEST, "rich", "inline-snapshot", "http-snapshot[httpx]"), sdk, "anthropic==2.14.0",
+        "anthropic", ("anthropic[aiohttp]==2.14.0", *PYTEST, "rich", "inline-snapshot", "http-snapshot[httpx]", "respx"), sdk, "anthropic==2.14.0",
         tuple(f"api_resources/{each}" for each in ANTHROPIC_TESTS),
     ),
     Suite("json-schema", (), json_schema, "jsonschema==4.26.0"),

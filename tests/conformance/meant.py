@@ -17,7 +17,11 @@ MEANT: dict[str, tuple[tuple[str, str], ...]] = {
         (r"input must be a string or a list of at least one item", "it sends a request without any input"),
         (r"(presence_penalty|frequency_penalty|max_tool_calls|personality)=.* is not supported", _REFUSED),
     ),
-    "anthropic": (),
+    "anthropic": (
+        (r"Batches\.test_(\w+_)?results", "the client's own mock answers it, and never this endpoint"),
+        (r"message batches \(messages/batches\) are not served", _UNSERVED),
+        (r"(speed|mcp_servers|container|input_examples)=.* is not supported", _REFUSED),
+    ),
     "json-schema": (
         (
             r"/(content|idn-email|idn-hostname|iri|iri-reference|json-pointer|regex|relative-json-pointer|uri-reference|uri-template): ",
