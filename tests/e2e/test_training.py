@@ -57,7 +57,7 @@ def test_the_loop_learns_the_task(letters: Path, tmp_path: Path):
 def test_sampler_and_learner_agree_at_every_step(letters: Path, tmp_path: Path):
     """Invariant 8: parity is measured on every run, and in fp32 on CPU it is below 1e-4 at its worst."""
     result = train(letters, tmp_path, letters_agent.two_turns, steps=4)
-    worst = [line["parity_max"] for line in result.history]
+    worst = [line["parity_max"] for line in result.history if line["parity_max"] is not None]  # a step may train nothing
     assert max(worst) < 1e-4, worst
     assert any(worst), "it was measured: two computations never agree to the last bit everywhere"
 
