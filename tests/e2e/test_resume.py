@@ -211,7 +211,7 @@ def test_validating_without_tasks_is_refused(letters: Path, tmp_path: Path):
 
 def test_resuming_nothing_says_which_runs_there_are(letters: Path, tmp_path: Path):
     trainer = Trainer(model=letters, output_dir=tmp_path, progress=False, steps=1)
-    with pytest.raises(ConfigError, match="nothing to resume: no unfinished run named 'run'"):
+    with pytest.raises(ConfigError, match="nothing to resume: no run named 'run'"):
         trainer.fit(letters_agent.agent, letter_tasks(8), resume=True)
 
 
