@@ -28,8 +28,8 @@ def ask(text, url=None):
 
 def trainer(letters: Path, out: Path, **settings: Any) -> Trainer:
     return Trainer(
-        algorithm=GRPO(group_size=2, tasks_per_step=2), model=letters, output_dir=out, progress=False, threads=1, n_runners=2,
-        sampling={"max_tokens": 2}, **settings,
+        algorithm=GRPO(group_size=2, tasks_per_step=2), model=letters, output_dir=out, progress=False, threads=1,
+        sampling={"max_tokens": 2}, **{"n_runners": 2, **settings},
     )  # fmt: skip
 
 
@@ -115,6 +115,7 @@ def test_training_counts_late_calls_cut_samples_and_unused_rewards_in_its_ledger
     import openai
 
     refused: list[bool] = []
+    heard = threading.Event()
 
     def agent(task: dict[str, str], llm: Any) -> float:
         reward = letters_agent.agent(task, llm)
@@ -122,17 +123,21 @@ def test_training_counts_late_calls_cut_samples_and_unused_rewards_in_its_ledger
         emit_reward(0.25, name="format")
         if task == letter_tasks(1)[0]:
             threading.Thread(target=late, args=(llm,)).start()
+        else:
+            assert heard.wait(60), "the step goes on until a late call has been answered"
         return reward
 
     def late(llm: Any) -> None:
-        while not refused:
+        while not heard.is_set():
             try:
                 letters_agent.ask(llm, "late")
             except openai.APIStatusError as error:  # the attempt's end also withdraws a call that came in time
-                refused.extend([error.status_code == 410] if "came after it" in str(error) else [])
+                if "came after it" in str(error):
+                    refused.append(error.status_code == 410)
+                    heard.set()
 
-    result = trainer(letters, tmp_path, steps=2).fit(agent, letter_tasks(2))
-    assert all(refused)
+    result = trainer(letters, tmp_path, steps=2, n_runners=4).fit(agent, letter_tasks(2))
+    assert refused and all(refused)
     assert result.ledger.unused == {"beside_return": 8, "other_name": 8}
     assert result.ledger.late >= 1 and "late" not in result.ledger.calls
     assert result.ledger.late == asyncio.run(late_calls(tmp_path))
