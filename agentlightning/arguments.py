@@ -25,7 +25,7 @@ from agentlightning.loading import short_errors
 from agentlightning.metrics.progress import Progress
 from agentlightning.resources import LLM, PromptTemplate
 from agentlightning.runners.grading import count_arguments
-from agentlightning.spellings.absent import plain, why
+from agentlightning.spellings.absent import plain, why, why_chosen
 from agentlightning.spellings.nearest import did_you_mean, edits
 from agentlightning.tasks import refuse_other_kinds
 from agentlightning.text import one_line
@@ -256,7 +256,7 @@ def _bound(signature: inspect.Signature, where: str, args: tuple[Any, ...], kwar
     open_ended = len(parameters) < len(signature.parameters) - 1
     for name in kwargs:
         if name not in parameters and not (open_ended and _is_setting(name)):
-            raise ConfigError(_no_such(where, name, parameters))
+            raise ConfigError(_no_such(where, name, kwargs[name], parameters))
     places = [name for name, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     given = args[1:]
     if len(given) > len(places):
@@ -281,7 +281,9 @@ def _is_setting(name: str) -> bool:
     return name.partition(".")[0] in (*RunConfig.model_fields, "algorithm", "dev") or why(name) is not None
 
 
-def _no_such(where: str, name: str, own: Mapping[str, object]) -> str:
+def _no_such(where: str, name: str, value: object, own: Mapping[str, object]) -> str:
+    if sentence := why_chosen(name, value):
+        return f"{where}({name}={value!r}): {sentence}"
     is_slip = any(edits(plain(name), plain(key)) == 1 for key in own)
     if (sentence := why(name)) and not is_slip:
         return f"{where}({name}=...): {sentence}"

@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 from agentlightning.config import RunConfig, Settings
 from agentlightning.errors import ConfigError
 from agentlightning.json_values import kind_of, out_of_numpy
-from agentlightning.spellings.absent import why
+from agentlightning.spellings.absent import why, why_chosen
 from agentlightning.spellings.nearest import did_you_mean, nearest
 from agentlightning.text import at_home
 from agentlightning.types import Json
@@ -388,11 +388,15 @@ def _line(item: _Given, info: FieldInfo) -> str:
 
 def _unknown(item: _Given, keys: Keys, shape: type[Settings], shapes: Mapping[str, type[Settings]]) -> str:
     whole = ".".join(item.keys)
-    if sentence := why(whole):
+    # A section that is here has settings of its own: one of them that is misspelt says nothing of the section's name.
+    own = len(item.keys) > 1 and item.keys[0] in {*RunConfig.model_fields, "algorithm"}
+    if sentence := why_chosen(whole, item.value) or why(".".join(item.keys[1:]) if own else whole):
         return f"{whole} ({item.source}): {sentence}"
     everything = [f"{prefix}.{key}".lstrip(".") for prefix, cls in shapes.items() for key in (*_dotted(cls), *_section_names(cls))]
     write = _WRITERS.get(item.source.partition(" ")[0], str) if not item.source.endswith("(...)") else as_argument
-    near = nearest(whole, {key: write(key) for key in (*everything, "algorithm", "algorithm.name")})
+    # The name of a section is no place for a value.
+    sections = () if isinstance(item.value, Mapping) else {*_section_names(RunConfig), "algorithm"}
+    near = nearest(whole, {key: write(key) for key in (*everything, "algorithm", "algorithm.name") if key not in sections})
     here = ".".join(keys[:-1])
     known = sorted({*shape.model_fields} if here else {*shape.model_fields, "algorithm"})
     hint = f"nearest: {', '.join(near)}" if near else f"known {'in ' + here if here else 'here'}: {', '.join(known)}"

@@ -228,6 +228,8 @@ def test_a_misspelt_name_gets_the_nearest_over_all_that_are_valid_there(entry: s
     ("entry", "arguments", "says"),
     [
         ("fit", {"lora": True}, "fit(lora=...): there are no adapters"),
+        ("Trainer", {"backend": "vllm"}, "Trainer(backend='vllm'): sampling is by the engine inside the process"),
+        ("Trainer", {"config": {"n_runner": 3}}, "n_runner (argument): no such setting; nearest: n_runners=..."),
         ("Trainer", {"reward_fn": agent}, "what scores from outside is grader="),
         ("Trainer", {"learner": {"learning_rate": 1e-5}}, "learner.lr"),
         ("Trainer", {"learner": {"lrr": 1e-5}}, 'learner.lrr (argument): no such setting; nearest: learner={"lr": ...}'),

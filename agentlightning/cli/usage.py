@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import typer
 
 from agentlightning.config_sources import settings_keys
 from agentlightning.errors import ConfigError
-from agentlightning.spellings.absent import why
+from agentlightning.spellings.absent import why, why_chosen
 from agentlightning.spellings.nearest import nearest
 
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -34,7 +35,7 @@ def usage_line(error: Any) -> str:
     if error.ctx is None:
         return error.format_message()
     if option is not None and type(error).__name__ == "NoSuchOption":
-        return _no_option(option, error.ctx.command_path, error.ctx.command)
+        return _no_option(option, error.ctx.command_path, error.ctx.command, _given(option, (error.ctx.obj or {}).get("arguments", ())))
     kind, path = type(error).__name__, error.ctx.command_path
     said = " ".join(error.format_message().split()).rstrip(".")
     if kind == "MissingParameter":
@@ -67,12 +68,23 @@ def no_command(name: str, commands: Iterable[str]) -> ConfigError:
     return ConfigError(f"there is no command {name!r:.80}; {hint}")
 
 
-def _no_option(option: str, path: str, command: Any) -> str:
+def _given(option: str, arguments: Sequence[str]) -> str | None:
+    """What was written behind an option, in either way."""
+    two = (value for word, value in pairwise(arguments) if word == option and not value.startswith("-"))
+    return next(iter([*two, *(word.partition("=")[2] for word in arguments if word.startswith(f"{option}="))]), None)
+
+
+def _no_option(option: str, path: str, command: Any, value: str | None) -> str:
+    if sentence := why_chosen(option.lstrip("-"), value):
+        return f"{option} {value}: {sentence}"
     if sentence := why(option):
         return f"{option}: {sentence}"
     taken = [each for parameter in command.params for each in parameter.opts if each.startswith("--")]
     keys = settings_keys() if "--set" in taken else []
-    near = nearest(option, {**{f"set.{key}": f"--set {key}=VALUE" for key in keys}, **{each: each for each in taken}})
+    by_set = {written: f"--set {key}=VALUE" for key in keys for written in (f"set.{key}", f"--{key.replace('.', '-')}")}
+    if keys:
+        by_set["--algorithm"] = "--set algorithm.name=VALUE"
+    near = nearest(option, {**by_set, **{each: each for each in taken}})
     if option == "--val" and "--tasks" in taken:
         near = ["--tasks"]
     commands: dict[str, Any] = getattr(command, "commands", {})

@@ -33,6 +33,14 @@ def why(name: str) -> str | None:
     return None if entry is None else entry.today
 
 
+def why_chosen(name: str, value: object) -> str | None:
+    """As `why`, for a name that only says what kind of thing is chosen (``backend``) and the value that says which
+    (``vllm``).
+    """
+    chooses = plain(name.rpartition(".")[2]) in _CHOOSES
+    return why(value) if chooses and isinstance(value, str) else None
+
+
 def find(name: str) -> Absent | None:
     """The table's entry for ``name``: for the whole of it, else its last parts, else its first ones (``lora.rank``)."""
     parts = name.strip().lstrip("-").partition("=")[0].split(".")
@@ -43,6 +51,23 @@ def find(name: str) -> Absent | None:
 def plain(name: str) -> str:
     """A name as the table has it: letters and digits alone, in lower case."""
     return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+_CHOOSES = {
+    "algo",
+    "algorithm",
+    "backend",
+    "engine",
+    "kind",
+    "launcher",
+    "logger",
+    "method",
+    "mode",
+    "name",
+    "platform",
+    "provider",
+    "type",
+}
 
 
 @cache

@@ -36,8 +36,8 @@ def _distance(name: str, key: str) -> float | None:
     """How far two names are apart in mistakes of typing; None where they are too far for one to be meant by the
     other.
     """
-    whole = _apart(plain(name), plain(key)) if "." in name or "." not in key else None
-    last = _apart(plain(name.rpartition(".")[2]), plain(key.rpartition(".")[2])) if "." in key else None
+    whole = _apart(plain(name), plain(key)) if ("." in name) == ("." in key) else None
+    last = _apart(plain(name.rpartition(".")[2]), plain(key.rpartition(".")[2])) if "." in name or "." in key else None
     # A last part that agrees is worth a little less than a whole name that does.
     return min((score for score in (whole, None if last is None else last + 0.25) if score is not None), default=None)
 
@@ -47,8 +47,8 @@ def _apart(a: str, b: str) -> float | None:
         return 0.0
     if min(len(a), len(b)) < 2:
         return None
-    if len(a) >= 4 and b.startswith(a):  # an abbreviation
-        return 0.9
+    if len(a) >= 4 and b.startswith(a):  # an abbreviation: what one leaves off one does not mistype
+        return 0.5
     mistakes = edits(a, b)
     return float(mistakes) if mistakes <= max(1, max(len(a), len(b)) // 4) else None
 

@@ -144,6 +144,26 @@ def test_unknown_keys_are_named_with_their_place_and_the_nearest_known_ones(tmp_
     ]
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("n_runner", "4", "no such setting; nearest: runner.n_runners"),
+        ("runners", "4", "no such setting; nearest: runner.n_runners"),
+        ("runner.n_runner", "4", "no such setting; nearest: runner.n_runners"),
+        ("runner.isolaton", "thread", "no such setting; nearest: runner.isolation"),
+        ("learner.steps", "4", "no such setting; nearest: steps"),
+        ("sampling.n", "4", "no such setting; known in sampling: max_tokens, "),
+        ("engine.name", "vllm", "sampling is by the engine inside the process"),
+        ("backend", "vllm", "sampling is by the engine inside the process"),
+        ("nmae", "judge", "no such setting; nearest: name"),
+        ("runner.lora_rank", "8", "there are no adapters in this version"),
+    ],
+)
+def test_a_misspelt_setting_is_told_the_one_that_was_meant_and_nothing_of_its_section(key: str, value: str, says: str) -> None:
+    (line,) = problems(flags={key: value})
+    assert line.startswith(f"{key} (flag --set): {says}")
+
+
 def test_a_table_of_rules_is_checked_inside_each_of_its_entries() -> None:
     assert problems(flags={"gateway.agents.x.sistem": "a"}) == [
         "gateway.agents.x.sistem (flag --set): no such setting; nearest: system; known: system, tools"
