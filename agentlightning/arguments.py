@@ -193,6 +193,16 @@ _NOT_TRAINERS = ("agent", "resume", "n", "val_data", "tasks")
 """What only its methods take."""
 
 
+_METHODS_LINES = {"resume": "Trainer(...).fit(agent, tasks, resume=True)", "n": "Trainer(...).dev(agent, tasks, n=3)"}
+
+_SAME = {
+    "train_dataset": ("tasks", "train", "traintasks", "trainset", "data", "dataset"),
+    "tasks": ("train", "traindataset", "traintasks", "val", "valdataset", "valtasks", "test", "data", "dataset"),
+    "val_dataset": ("val", "valset", "valtasks", "validation", "validationdataset", "valid", "eval", "evalset", "test"),
+}
+"""What an argument is called elsewhere, in a program's other entries too."""
+
+
 def check_argument(where: str, name: str, value: object) -> None:
     """Raises ConfigError, one line, for a value that the argument of this name cannot take. ``where`` is what it was
     passed to.
@@ -284,6 +294,12 @@ def _is_setting(name: str) -> bool:
 def _no_such(where: str, name: str, value: object, own: Mapping[str, object]) -> str:
     if sentence := why_chosen(name, value):
         return f"{where}({name}={value!r}): {sentence}"
+    if meant := next((key for key in own if plain(name) in _SAME.get(key, ())), None):
+        return f"{where}({name}=...): no such argument; did you mean {meant}=...?"
+    if where == "Trainer" and name in _NOT_TRAINERS:
+        return (
+            f"Trainer({name}=...): it is an argument of fit, dev or evaluate: {_METHODS_LINES.get(name, 'Trainer(...).fit(agent, tasks)')}"
+        )
     is_slip = any(edits(plain(name), plain(key)) == 1 for key in own)
     if (sentence := why(name)) and not is_slip:
         return f"{where}({name}=...): {sentence}"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from agentlightning.config import ModelConfig
 from agentlightning.errors import MissingExtra, ModelError, install
 from agentlightning.spellings.absent import why
+from agentlightning.spellings.nearest import did_you_mean
 from agentlightning.starters import STARTERS
 from agentlightning.text import at_home
 
@@ -247,11 +248,12 @@ def _refuse_unembedded(source: str, model: PreTrainedModel, tokenizer: PreTraine
 def _load_error(source: str, what: str, error: Exception) -> ModelError:
     if Path(source).is_dir():
         return ModelError(f"{source}: {what}: {_first_line(error)}")
+    near = did_you_mean(source, {name: name for name in (*STARTERS, "latest")}) if "/" not in source else ""
     if isinstance(error, OfflineModeIsEnabled):
         return ModelError(
-            f"there is no model folder {source}, nor is a model of that name in the Hugging Face cache (HF_HUB_OFFLINE is set)"
+            f"there is no model folder {source}, nor is a model of that name in the Hugging Face cache (HF_HUB_OFFLINE is set){near}"
         )
-    return ModelError(f"{source} is neither a folder here nor reachable on the Hugging Face hub: {_first_line(error)}")
+    return ModelError(f"{source} is neither a folder here nor reachable on the Hugging Face hub{near}: {_first_line(error)}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -35,7 +35,7 @@ from agentlightning.config import Resolved, RunConfig, describe_run
 from agentlightning.config_sources import leaves_of
 from agentlightning.engines.cores import Machine
 from agentlightning.engines.threads import long_spins, most_threads
-from agentlightning.errors import ConfigError, StoreError, why_no_folder
+from agentlightning.errors import ConfigError, ModelError, StoreError, why_no_folder
 from agentlightning.fingerprints import compare, fingerprint
 from agentlightning.model_choice import choose_model, with_model
 from agentlightning.resources import POLICY, NamedResources
@@ -238,7 +238,7 @@ def _saying_how_to_resume(progress: Progress, how: str) -> Callable[..., None]:
     """An exit that says, of a run that did not come to its end, how to go on with it."""
 
     def say(kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if error is not None:
+        if error is not None and not isinstance(error, ModelError):  # a model that is not there has nothing to go on with
             progress.message(f"to go on: {how}")
 
     return say

@@ -47,6 +47,9 @@ _OTHER_FORMATS = {
 }
 
 
+TABLES_AND_LINES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+
+
 def load_tasks(path: str | Path) -> list[Json]:
     """The tasks in a file: JSON lines, one JSON list, CSV, TSV, Parquet, or a saved Hugging Face data set (a folder).
 
@@ -101,6 +104,8 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except (OSError, ValueError) as error:
+        if str(path).startswith(("http:/", "https:/")):
+            raise TaskError(f"task file {path} is a URL, and URLs are not loaded: download it first, and pass the file") from error
         hint = '; a data set of a hub is loaded first: load_dataset(NAME)["train"]' if not path.suffix and not path.parent.exists() else ""
         raise TaskError(f"task file {path} cannot be read: {getattr(error, 'strerror', None) or error}{hint}") from error
 
@@ -235,7 +240,7 @@ def _saved(path: Path) -> list[Json]:
         splits = ", ".join(sorted(each.name for each in path.iterdir() if each.is_dir())) or "none"
         raise TaskError(f"{path} holds several data sets ({splits}): pass the folder of one of them")
     if not (path / "state.json").is_file():
-        files = sorted(each.name for each in path.iterdir() if each.suffix.lower() in (".jsonl", ".json", ".csv", ".tsv", ".parquet"))
+        files = sorted(each.name for each in path.iterdir() if each.suffix.lower() in TABLES_AND_LINES)
         hint = f"; pass one of its files ({', '.join(files[:4])})" if files else ""
         raise TaskError(f"{path} is a folder, and no data set that Dataset.save_to_disk wrote{hint}")
     try:

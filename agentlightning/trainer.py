@@ -25,6 +25,7 @@ from agentlightning.result import Evaluation, FitResult
 from agentlightning.run import Run, StopRequested
 from agentlightning.spellings.absent import find
 from agentlightning.standing import Asked, description_of, how_to_resume
+from agentlightning.task_files import TABLES_AND_LINES
 from agentlightning.tasks import Tasks, check_tasks
 from agentlightning.text import one_line, plural
 from agentlightning.types import Json, Mode, RunStatus
@@ -242,12 +243,14 @@ class Trainer:
         resume: bool | str = False,
     ) -> Plan:
         """Everything checked that can be checked before a model is loaded."""
-        if isinstance(train, str) and train.startswith(("http://", "https://")):
+        if isinstance(train, str) and train.startswith(("http://", "https://")) and Path(train).suffix not in TABLES_AND_LINES:
             raise ConfigError(
                 f"fit(agent, {train!r}): joining a running server as workers has no part behind it in this version; pass the tasks"
             )
         if not self.config.model.path:
-            raise ConfigError("no model: pass model=, a Hugging Face folder or hub id")
+            raise ConfigError(
+                "no model: pass model= (--model), a Hugging Face folder, a hub id, or 'smollm2' to begin with, which `agl model smollm2` makes"
+            )
         if mode is Mode.TRAIN:
             self.algorithm.check(self.config)
         refuse_clash(NamedResources(self.resources).external(), {POLICY})

@@ -205,6 +205,12 @@ def test_a_hub_id_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatc
         )
 
 
+@pytest.mark.parametrize(("name", "meant"), [("smollm", "smollm2"), ("smolm2", "smollm2"), ("latst", "latest")])
+def test_a_misspelt_starter_or_latest_is_told_the_one_that_was_meant(name: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert refusal(name, device="cpu").endswith(f"; did you mean {meant}?")
+
+
 class Hub(BaseHTTPRequestHandler):
     """As much of a model hub as loading one folder takes."""
 

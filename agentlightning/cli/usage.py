@@ -26,6 +26,16 @@ _EXAMPLES = {
 }
 """The least that a command takes."""
 
+_LINES = {
+    "resume": "a run goes on with the command that began it, and --resume behind it; `agl show RUN` has the whole line",
+    "continue": "a run goes on with the command that began it, and --resume behind it; `agl show RUN` has the whole line",
+    "version": "agl --version",
+    "help": "agl --help, or agl COMMAND --help",
+    "store": "each output folder has its record, which `agl runs` and `agl show RUN` read; no server is started",
+    "doctor": "agl dev my_agent.py:agent --model MODEL_DIR --tasks train.jsonl",
+}
+"""What is looked for as a command and has no command, with what to write."""
+
 _DATA = re.compile(r"\.(jsonl|json|csv|tsv|parquet)\b")
 
 
@@ -63,6 +73,8 @@ def no_command(name: str, commands: Iterable[str]) -> ConfigError:
     known = list(commands)
     if sentence := why(name):
         return ConfigError(f"{name}: {sentence}")
+    if line := _LINES.get(name.lower()):
+        return ConfigError(f"there is no command {name!r:.80}: {line}")
     near = nearest(name, {each: each for each in known})
     hint = f"nearest: {near[0]}" if near else f"commands: {', '.join(known)}"
     return ConfigError(f"there is no command {name!r:.80}; {hint}")

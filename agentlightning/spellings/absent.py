@@ -553,21 +553,21 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "Going on with a run",
         "it is fit(..., resume=True), --resume; to begin anew from a checkpoint, give its folder as the model",
-        "resume_from_checkpoint resume_mode resume_from resume_path auto_resume continue_from",
+        "resume_run resume_from_checkpoint resume_mode resume_from resume_path auto_resume continue_from",
         synonym=True,
     ),
     Absent(
         "The tasks",
         "tasks are train_dataset and val_dataset in Python, --tasks and --val of `agl train`: lists of JSON "
         "values, or files of them (docs/tasks.md)",
-        "dataset dataset_name dataset_path train_data train_tasks train_files val_files val_tasks eval_dataset "
+        "load_dataset dataset dataset_name dataset_path train_data train_tasks train_files val_files val_tasks eval_dataset "
         "eval_data eval_tasks test_dataset test_data valid_dataset dev_data data_path",
         synonym=True,
     ),
     Absent(
         "Commands of other names: training",
         "`agl train FILE.py:AGENT --model MODEL --tasks FILE` trains, and `agl dev` tries a few rollouts first",
-        "fit run start rl check try_agent",
+        "fit run start rl check try_agent init quickstart",
         synonym=True,
     ),
     Absent(

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import agentlightning
 from agentlightning.spellings.absent import why
+from agentlightning.spellings.nearest import nearest
 
 _TYPES = "from agentlightning import LLM, PromptTemplate, NamedResources, Dataset, Rollout, Attempt; tasks are plain JSON values"
 _TRACERS = "leave the tracer out: the endpoint records every call (agentlightning.tracing.last_trace(), `agl trace`)"
@@ -27,11 +28,13 @@ MODULES = {
     "cli.prometheus": "a run writes metrics.jsonl and TensorBoard files into its folder",
     "cli.store": _STORE,
     "cli.vllm": "the engine is inside the process that trains (docs/engine.md)",
+    "contrib": "nothing is contributed apart: an agent of any framework needs a base URL alone (docs/frameworks.md)",
     "dashboard": "`agl runs` and `agl show RUN` list what is recorded",
     "emitter": "from agentlightning import emit_reward; nothing but rewards is emitted",
     "env_var": "settings are read from AGL_ variables, such as AGL_LEARNER__LR=1e-5 (docs/config.md)",
     "execution": "Trainer runs the agents, in threads or processes (runner.isolation): leave the strategy out",
     "instrumentation": "nothing has to be instrumented: the endpoint records every call",
+    "integrations": "frameworks are not integrated: each gets llm.endpoint as its base URL (docs/frameworks.md)",
     "litagent": "from agentlightning import LitAgent, rollout, llm_rollout, prompt_rollout",
     "llm_proxy": "the run opens the endpoint itself: an agent with a parameter llm is handed its address",
     "logging": "from agentlightning import configure_logger",
@@ -68,6 +71,10 @@ MODULES = {
 """By path below the package, with what to do today."""
 
 
+ELSEWHERE = {"Algorithm": "algorithms", "Progress": "metrics", "last_trace": "tracing", "split": "tasks"}
+"""Names that are looked for in the package itself, with the module here that has them."""
+
+
 def why_no_module(path: str) -> str | None:
     """The sentence for what was imported and not found, a module or a name of one (``agentlightning.types.Triplet``).
 
@@ -80,7 +87,17 @@ def why_no_module(path: str) -> str | None:
         sentence = f"from {agentlightning.__name__} import {name}"
     if sentence is None:
         sentence = why(name)
+    if sentence is None and holder == agentlightning.__name__ and not name.startswith("_"):
+        sentence = _elsewhere_or_near(name)
     return None if sentence is None else f"{holder} ({agentlightning.__version__}) has no {name}: {sentence}"
+
+
+def _elsewhere_or_near(name: str) -> str | None:
+    package = agentlightning.__name__
+    if name in ELSEWHERE:
+        return f"from {package}.{ELSEWHERE[name]} import {name}"
+    near = nearest(name, {each: each for each in agentlightning.__all__ if not each.startswith("_")})
+    return f"did you mean {' or '.join(near)}? from {package} import {near[0]}" if near else None
 
 
 def spec_of(path: str) -> ModuleSpec | None:

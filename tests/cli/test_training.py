@@ -216,7 +216,11 @@ def test_a_dead_run_whose_folder_is_gone_says_so_and_begins_from_its_record(plac
         (("train", "agent.py:agent", "--model", "model", "--tasks", "none.jsonl"), "none.jsonl cannot be read"),
         (("train", "agent.py:agent", "--model", "model", "--tasks", "bad.jsonl"), "bad.jsonl, line 2: not JSON"),
         (("train", "agent.py:agent", "--model", "nowhere/at/all", "--tasks", "tasks.jsonl"), "nowhere/at/all"),
-        (("train", "agent.py:agent", "--tasks", "tasks.jsonl"), "no model"),
+        (
+            ("train", "agent.py:agent", "--tasks", "tasks.jsonl"),
+            "no model: pass model= (--model), a Hugging Face folder, a hub id, or 'smollm2'",
+        ),
+        (("train", "agent.py:agent", "--model", "model", "--tasks", "https://x.org/t.jsonl"), "a URL, and URLs are not loaded"),
         (("train", "agent.py:agnt", "--model", "model", "--tasks", "tasks.jsonl"), "agnt"),
         (("train", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "--group-size", "1"), "group_size=1"),
         (("train", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "--set", "sampling.temperature=0"), "temperature=0"),
@@ -230,8 +234,10 @@ def test_a_dead_run_whose_folder_is_gone_says_so_and_begins_from_its_record(plac
 )
 def test_what_cannot_work_is_one_line_and_exit_code_2(place: Path, arguments: tuple[str, ...], words: str) -> None:
     (place / "bad.jsonl").write_text('{"letter": "a"}\n{letter: a}\n')
-    errors = [line for line in invoke(*arguments, code=2).stderr.splitlines() if line.startswith("agl: ")]
+    said = invoke(*arguments, code=2).stderr
+    errors = [line for line in said.splitlines() if line.startswith("agl: ")]
     assert len(errors) == 1 and words in errors[0]
+    assert "to go on" not in said, "nothing began"
 
 
 def test_resume_takes_a_run_or_none() -> None:

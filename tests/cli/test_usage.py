@@ -43,6 +43,8 @@ def test_what_is_absent_says_what_to_do_today_as_an_option_and_as_a_command(name
     ("line", "expected"),
     [
         ("evaluate a.py:agent", "evaluate: `agl eval FILE.py:AGENT"),
+        ("resume", "there is no command 'resume': a run goes on with the command that began it, and --resume behind it"),
+        ("version", "there is no command 'version': agl --version"),
         ("evl a.py:agent", "there is no command 'evl'; nearest: eval"),
         ("Train a.py:agent", "there is no command 'Train'; nearest: train"),
         ("frobnicate", "there is no command 'frobnicate'; commands: train, eval, dev, "),

@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 
 import agentlightning
-from agentlightning.spellings.paths import MODULES, why_no_module
+from agentlightning.spellings.paths import ELSEWHERE, MODULES, why_no_module
 
 PROGRAMS = """\
 from agentlightning import VERL
@@ -109,6 +109,28 @@ def find_real(path: str, parent: str) -> bool:
 
 def test_a_name_that_works_here_is_pointed_to_where_it_is() -> None:
     assert (why_no_module("agentlightning.types.LLM") or "").endswith("has no LLM: from agentlightning import LLM")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Trainr", "did you mean Trainer? from agentlightning import Trainer"),
+        ("LitAgnet", "did you mean LitAgent? from agentlightning import LitAgent"),
+        ("loadtasks", "did you mean load_tasks? from agentlightning import load_tasks"),
+        ("train", "did you mean Trainer? from agentlightning import Trainer"),
+        *((name, f"from agentlightning.{module} import {name}") for name, module in ELSEWHERE.items()),
+    ],
+)
+def test_a_misspelt_name_of_the_package_gets_the_one_that_was_meant_and_the_line(name: str, says: str) -> None:
+    with pytest.raises(ImportError, match=f"has no {name}: {re.escape(says)}$"):
+        exec(f"from agentlightning import {name}")
+    assert not hasattr(agentlightning, name)
+    exec(says.rpartition("? ")[2])
+
+
+def test_the_package_is_run_as_its_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "agentlightning", "--version"], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, agentlightning.__version__)
 
 
 def test_a_path_that_nobody_looks_for_is_as_unknown_as_ever() -> None:
