@@ -86,7 +86,7 @@ class Threads:
 
     def _rest(self, tight: bool) -> None:
         if tight and self._sleepers is None:
-            self._sleepers = Sleepers()
+            self._sleepers = Sleepers(self._machine.cores)
         elif not tight and self._sleepers is not None:
             self._sleepers.close()
             self._sleepers = None
@@ -96,21 +96,25 @@ class Sleepers:
     """Threads of GNU's OpenMP library that sleep until this is closed, or nobody holds it any more.
 
     While the library has more threads than the process may use cores, those that wait for others hardly spin before they sleep. It has no other way to
-    change that while a program runs. For other OpenMP libraries they are a few threads that sleep.
+    change that while a program runs. For other OpenMP libraries they are a few threads that sleep. There are as many as ``cores``, whatever number
+    others compute with; whoever makes them computes nothing meanwhile, since a part of torch has one number for all threads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cores: int) -> None:
         over = threading.Event()
         self._close = weakref.finalize(self, over.set)
         ready = threading.Event()
-        threading.Thread(target=_sleep, args=(ready, over), name="engine-sleepers", daemon=True).start()
+        threading.Thread(target=_sleep, args=(cores, ready, over), name="engine-sleepers", daemon=True).start()
         ready.wait()
 
     def close(self) -> None:
         self._close()
 
 
-def _sleep(ready: threading.Event, over: threading.Event) -> None:
-    torch.zeros(1 << 21).add_(1.0)  # large enough to be computed by all threads, which stay with this one
+def _sleep(cores: int, ready: threading.Event, over: threading.Event) -> None:
+    count = torch.get_num_threads()
+    torch.set_num_threads(cores)
+    torch.zeros(cores << 16).add_(1.0)  # large enough to be computed by all threads, which stay with this one
+    torch.set_num_threads(count)
     ready.set()
     over.wait()
