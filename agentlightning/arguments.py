@@ -26,7 +26,7 @@ from agentlightning.metrics.progress import Progress
 from agentlightning.resources import LLM, PromptTemplate
 from agentlightning.runners.grading import count_arguments
 from agentlightning.spellings.absent import plain, why, why_chosen
-from agentlightning.spellings.nearest import did_you_mean, edits
+from agentlightning.spellings.nearest import did_you_mean, edits, misspelt_absent
 from agentlightning.tasks import refuse_other_kinds
 from agentlightning.text import one_line
 
@@ -307,5 +307,8 @@ def _no_such(where: str, name: str, value: object, own: Mapping[str, object]) ->
     trainer |= {key: f"{key}=..." for key in (*ARGUMENTS, *DATA_SETS) if key not in _NOT_TRAINERS}
     if where != "Trainer":
         trainer = {key: f"Trainer({how})" for key, how in trainer.items()}
-    hint = did_you_mean(name, {**trainer, **{key: f"{key}=..." for key in own}}) or f"; it takes {', '.join(own)}"
+    near = did_you_mean(name, {**trainer, **{key: f"{key}=..." for key in own}})
+    if not near and (sentence := misspelt_absent(name)):
+        return f"{where}({name}=...): {sentence}"
+    hint = near or f"; it takes {', '.join(own)}"
     return f"{where}({name}=...): no such argument{hint}"

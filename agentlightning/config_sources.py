@@ -27,7 +27,7 @@ from agentlightning.config import RunConfig, Settings
 from agentlightning.errors import ConfigError
 from agentlightning.json_values import kind_of, out_of_numpy
 from agentlightning.spellings.absent import why, why_chosen
-from agentlightning.spellings.nearest import did_you_mean, nearest
+from agentlightning.spellings.nearest import did_you_mean, misspelt_absent, nearest
 from agentlightning.text import at_home
 from agentlightning.types import Json
 
@@ -154,7 +154,12 @@ def _from_file(file: Path | None) -> Iterator[_Given]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: the settings cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: not valid TOML: {error}") from None
+        other = (
+            f" (settings are TOML, not {file.suffix[1:].upper()}: docs/config.md)"
+            if file.suffix.lower() in (".yaml", ".yml", ".json")
+            else ""
+        )
+        raise ConfigError(f"{file}: not valid TOML: {error}{other}") from None
     source = f"file {file.name}"
     for key, value in table.items():
         for keys, leaf in leaves_of(value, (key,)):
@@ -397,6 +402,8 @@ def _unknown(item: _Given, keys: Keys, shape: type[Settings], shapes: Mapping[st
     # The name of a section is no place for a value.
     sections = () if isinstance(item.value, Mapping) else {*_section_names(RunConfig), "algorithm"}
     near = nearest(whole, {key: write(key) for key in (*everything, "algorithm", "algorithm.name") if key not in sections})
+    if not near and (sentence := misspelt_absent(whole)):
+        return f"{whole} ({item.source}): {sentence}"
     here = ".".join(keys[:-1])
     known = sorted({*shape.model_fields} if here else {*shape.model_fields, "algorithm"})
     hint = f"nearest: {', '.join(near)}" if near else f"known {'in ' + here if here else 'here'}: {', '.join(known)}"

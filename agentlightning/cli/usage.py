@@ -12,7 +12,7 @@ import typer
 from agentlightning.config_sources import settings_keys
 from agentlightning.errors import ConfigError
 from agentlightning.spellings.absent import why, why_chosen
-from agentlightning.spellings.nearest import nearest
+from agentlightning.spellings.nearest import misspelt_absent, nearest
 
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """Of what reads the command line: click, or typer's own copy of it, by version."""
@@ -76,6 +76,8 @@ def no_command(name: str, commands: Iterable[str]) -> ConfigError:
     if line := _LINES.get(name.lower()):
         return ConfigError(f"there is no command {name!r:.80}: {line}")
     near = nearest(name, {each: each for each in known})
+    if not near and (sentence := misspelt_absent(name)):
+        return ConfigError(f"{name:.80}: {sentence}")
     hint = f"nearest: {near[0]}" if near else f"commands: {', '.join(known)}"
     return ConfigError(f"there is no command {name!r:.80}; {hint}")
 
@@ -102,4 +104,6 @@ def _no_option(option: str, path: str, command: Any, value: str | None) -> str:
     commands: dict[str, Any] = getattr(command, "commands", {})
     if users := [name for name, each in commands.items() if any(option in parameter.opts for parameter in each.params)]:
         return f"{path} has no option {option:.80}; it goes behind a command: {path} {users[0]} {option} ..."
+    if not near and (sentence := misspelt_absent(option)):
+        return f"{option:.80}: {sentence}"
     return f"{path} has no option {option:.80}; {'nearest: ' + ' or '.join(near) if near else f'options: {path} --help'}"

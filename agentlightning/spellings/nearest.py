@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agentlightning.spellings.absent import plain
+from agentlightning.spellings.absent import ABSENT, plain, why
 
 MOST = 3
 """Names that are offered where several are equally near."""
@@ -30,6 +30,18 @@ def did_you_mean(name: str, written: Mapping[str, str]) -> str:
     """``; did you mean A?``, or nothing."""
     near = nearest(name, written)
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def misspelt_absent(name: str) -> str | None:
+    """What to do today for a misspelt name of what is not here, with the name that was meant; None where none is near.
+
+    Asked last: a valid name that is near comes before it. Short names are near to too many.
+    """
+    last = plain(name.partition("=")[0].rpartition(".")[2])
+    most = 0 if len(last) < 5 else 1 if len(last) < 8 else 2
+    far = {each: edits(last, plain(each)) for entry in ABSENT for each in entry.names.split() if abs(len(plain(each)) - len(last)) <= most}
+    meant = min(far, key=far.__getitem__, default=None)
+    return f"did you mean {meant}? {why(meant)}" if meant is not None and far[meant] <= most else None
 
 
 def _distance(name: str, key: str) -> float | None:

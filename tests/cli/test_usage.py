@@ -43,6 +43,10 @@ def test_what_is_absent_says_what_to_do_today_as_an_option_and_as_a_command(name
     ("line", "expected"),
     [
         ("evaluate a.py:agent", "evaluate: `agl eval FILE.py:AGENT"),
+        ("train a.py:agent --lora-rnak 8", "--lora-rnak: did you mean lora_rank? there are no adapters in this version"),
+        ("train a.py:agent --wandb-projct x", "--wandb-projct: did you mean wandb_project? no tracker is called"),
+        ("train a.py:agent --set learner.learning_rte=1", "learner.learning_rte (flag --set): did you mean learning_rate? these are learner.lr"),
+        ("exprot latest", "exprot: did you mean export? a checkpoint is a Hugging Face folder already"),
         ("resume", "there is no command 'resume': a run goes on with the command that began it, and --resume behind it"),
         ("version", "there is no command 'version': agl --version"),
         ("evl a.py:agent", "there is no command 'evl'; nearest: eval"),

@@ -164,6 +164,13 @@ def test_a_misspelt_setting_is_told_the_one_that_was_meant_and_nothing_of_its_se
     assert line.startswith(f"{key} (flag --set): {says}")
 
 
+@pytest.mark.parametrize(("name", "text"), [("run.yaml", "learner:\n  lr: 1\n"), ("run.json", '{"learner": {"lr": 1}}')])
+def test_settings_in_another_format_are_told_which_one_is_read(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    (line,) = problems(file=tmp_path / name)
+    assert f"settings are TOML, not {name[4:].upper()}" in line
+
+
 def test_a_table_of_rules_is_checked_inside_each_of_its_entries() -> None:
     assert problems(flags={"gateway.agents.x.sistem": "a"}) == [
         "gateway.agents.x.sistem (flag --set): no such setting; nearest: system; known: system, tools"
