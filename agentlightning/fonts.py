@@ -44,7 +44,7 @@ def needs_matplotlib(what: str, otherwise: str = "") -> Generator[None]:
     """Around imports of it. Raises MissingExtra where it is not installed, ConfigError where it is and cannot be loaded."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "matplotlib":
             raise MissingExtra(f"{what} needs matplotlib: pip install matplotlib{otherwise}") from None
         raise ConfigError(

@@ -312,7 +312,7 @@ def _plot(result: FitResult, run: Run) -> None:
     """The learning curve, where it can be drawn: a run that went well does not fail over its picture."""
     try:
         result.plot()
-    except Exception as error:  # noqa: BLE001  # matplotlib is somebody else's, and may fail at anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # matplotlib is somebody else's, and may fail at anything
         why = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
         run.progress.message(f"no learning curve: {one_line(why)}")
 

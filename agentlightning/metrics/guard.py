@@ -42,16 +42,16 @@ class _Guarded:
             method = getattr(self._view, name, None)
             if method is not None:
                 method(*args, **options)
-        except Exception as error:  # noqa: BLE001  # whatever a display fails at is no reason to end a run
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a display fails at is no reason to end a run
             self._replace(name, error)
             if name != "run_started":
                 self._tell(name, *args, **options)
 
-    def _replace(self, name: str, error: Exception) -> None:
+    def _replace(self, name: str, error: BaseException) -> None:
         failed = self._view
         stream = getattr(failed, "stream", None)
         self._view = SilentView() if isinstance(failed, PlainView) else PlainView(stream if hasattr(stream, "write") else None)
-        with suppress(Exception):
+        with suppress(Exception, SystemExit):
             failed.close()
         line = one_line(f"{type(failed).__name__}.{name} failed ({type(error).__name__}: {error}): the run goes on with plain lines")
         if isinstance(error, OSError):

@@ -61,7 +61,7 @@ class LiveView:
             self._console.file = cast(IO[str], Stream(cast(TextIO, self._console.file)))
         self._stream = cast(Stream, self._console.file)
         self.stream = self._stream.real
-        self.failed: Exception | None = None
+        self.failed: Exception | SystemExit | None = None
         """What went wrong while the panel was drawn."""
         self._clock = clock
         self._state = RunState(began=clock(), phase_began=clock())
@@ -153,7 +153,7 @@ class _Panel:
             try:
                 panel = self._view.render(options.max_width, ASCII_BLOCKS if options.ascii_only else BLOCKS)
                 yield from list(console.render(panel, options))
-            except Exception as error:  # noqa: BLE001  # in rich's own thread it would end as a traceback on the terminal
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # in rich's own thread it would end as a traceback on the terminal
                 self._view.failed = error
 
 

@@ -78,7 +78,7 @@ class NotebookView(LiveView):
         while not self._over.wait(REFRESH) and self.failed is None:
             try:
                 self._show(self.render(WIDTH))
-            except Exception as error:  # noqa: BLE001  # raised by the next call, as everything that fails in a view
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # raised by the next call, as everything that fails in a view
                 self.failed = error
 
     def _show(self, panel: RenderableType) -> None:

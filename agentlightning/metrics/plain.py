@@ -77,7 +77,7 @@ class PlainView:
     def _print(self, line: str) -> None:
         if self._closed:
             return
-        real: TextIO | None = self.stream or sys.stdout
+        real: TextIO | None = self.stream or getattr(sys, "stdout", None)
         if real is None:
             return
         stream = Stream(real)

@@ -89,7 +89,7 @@ class MetricsWriter:
     def _close_events(self) -> None:
         events, self._events = self._events, None
         if events is not None:
-            with suppress(Exception):  # as above, in TensorBoard's words
+            with suppress(Exception, SystemExit):  # as above, in TensorBoard's words
                 events.close()
 
     def _no_more_lines(self, error: OSError) -> None:
@@ -115,7 +115,7 @@ class MetricsWriter:
             return
         try:
             self._events.write(int(values["step"]), {tag: value for tag, value in _scalars(values) if tag != "step"})
-        except Exception as error:  # noqa: BLE001  # of a full disk, or of TensorBoard beside an older protobuf: whatever it raises
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # of a full disk, or of TensorBoard beside an older protobuf: whatever it raises
             self._close_events()
             self._say(
                 f"TensorBoard's files are not written any more: {describe(error)}; the run goes on, metrics.jsonl has the same numbers"

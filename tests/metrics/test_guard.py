@@ -24,19 +24,22 @@ from tests.tiny import letter_tasks, save_letters
 METHODS = [name for name in vars(Progress) if not name.startswith("_")]
 
 
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "sampling"])
-def test_a_view_of_the_users_that_raises_is_one_line_and_plain_lines_after_it(method: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_view_of_the_users_that_raises_is_one_line_and_plain_lines_after_it(
+    method: str, kind: type[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
     class Mine(SilentView):
         """Raises in one of its methods."""
 
     def broken(*_: Any, **__: Any) -> None:
-        raise ValueError("no\nsuch \x1bwidget")
+        raise kind("no\nsuch \x1bwidget")
 
     setattr(Mine, method, broken)
     a_whole_run(guarded(Mine()))
     lines = capsys.readouterr().out.splitlines()
     said = [line for line in lines if "failed" in line and "Mine" in line]
-    assert said == [rf"Mine.{method} failed (ValueError: no↵such \x1bwidget): the run goes on with plain lines"]
+    assert said == [rf"Mine.{method} failed ({kind.__name__}: no↵such \x1bwidget): the run goes on with plain lines"]
     if method not in ("finished", "close"):
         assert "run:        stopped: interrupted, 2 steps in 1:31" in lines, "what comes after it is shown"
 
@@ -105,14 +108,17 @@ def test_the_live_view_of_a_terminal_that_lacks_a_folders_character_ends_with_th
     assert status(output) == "finished"
 
 
-def test_a_curve_that_cannot_be_drawn_is_one_line(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [AttributeError, SystemExit])
+def test_a_curve_that_cannot_be_drawn_is_one_line(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
     def broken(*_: Any, **__: Any) -> None:
-        raise AttributeError("module 'numpy' has no attribute\n'x'")
+        raise kind("module 'numpy' has no attribute\n'x'")
 
     monkeypatch.chdir(place)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", broken)
     shown = invoke(*training(tmp_path, 1)[3:]).stdout
-    assert "no learning curve: AttributeError: module 'numpy' has no attribute↵'x'\n" in shown
+    assert f"no learning curve: {kind.__name__}: module 'numpy' has no attribute↵'x'\n" in shown
     assert "\ncurve:" not in shown, "a file that is not there is not named"
     assert status(tmp_path) == "finished"
 

@@ -167,16 +167,17 @@ def test_without_tensorboard_one_line_says_so_and_the_rest_works(tmp_path: Path,
     assert MetricsWriter(tmp_path, tensorboard=False).notes == ()
 
 
+@pytest.mark.parametrize("kind", [TypeError, SystemExit])
 @pytest.mark.parametrize("broken", ["record_writer", "event_pb2"])
 def test_tensorboard_beside_a_library_it_does_not_work_with_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, kind: type[BaseException]
 ) -> None:
     """As with an older protobuf: TypeError ("Descriptors cannot be created directly") or ImportError when its modules are imported."""
     said: list[str] = []
 
     def load(name: str) -> object:
         if name.endswith(broken):
-            raise TypeError("Descriptors cannot be created directly.\nIf this call came from a _pb2.py file ...")
+            raise kind("Descriptors cannot be created directly.\nIf this call came from a _pb2.py file ...")
         return importlib.import_module(name)
 
     monkeypatch.setattr(writer, "import_module", load)
@@ -185,7 +186,7 @@ def test_tensorboard_beside_a_library_it_does_not_work_with_is_one_line(
         out.write(line(step))
     out.close()
     assert said == [
-        "TensorBoard's files are not written any more: TypeError: Descriptors cannot be created directly.; "
+        f"TensorBoard's files are not written any more: {kind.__name__}: Descriptors cannot be created directly.; "
         "the run goes on, metrics.jsonl has the same numbers"
     ]
     assert [entry["step"] for entry in lines(tmp_path)] == [1, 2]
