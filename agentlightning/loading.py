@@ -241,7 +241,7 @@ def describe(error: BaseException) -> str:
     else:
         try:
             said = str(error)
-        except Exception as second:  # noqa: BLE001  # user classes may fail to print themselves
+        except BaseException as second:  # noqa: BLE001  # user classes may fail to print themselves, in any way
             said = f"(its text cannot be shown: {type(second).__name__})"
         text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     line = " ".join(text.split("\n", 1)[0].split())

@@ -359,7 +359,14 @@ def _text(value: str) -> str:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What an exception that came out of the agent means."""
+    """What an exception that came out of the agent means. Never raises: a user's exception may fail in all that is read of it."""
+    try:
+        return _failure_of(error)
+    except BaseException as second:  # noqa: BLE001
+        return Failure(Reason.AGENT_ERROR, f"the agent raised an exception that cannot be shown: {describe(second)}")
+
+
+def _failure_of(error: BaseException) -> Failure:
     text = user_traceback(error)
     if isinstance(error, RewardError):
         return Failure(Reason.BAD_REWARD, str(error), text)
@@ -376,11 +383,13 @@ def failure_of(error: BaseException) -> Failure:
 
 def needs_main_thread(error: BaseException) -> bool:
     """Whether code failed because it uses signals, which Python allows in the main thread alone. Libraries put words of their own around it."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, ValueError) and "signal only works in main thread" in str(seen):
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and not any(cause is each for each in seen):  # users' exceptions may be each other's cause
+        if isinstance(cause, ValueError) and "signal only works in main thread" in describe(cause):
             return True
-        seen = seen.__cause__ or seen.__context__
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
     return False
 
 

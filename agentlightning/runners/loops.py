@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 import sys
 import threading
 import time
@@ -62,6 +63,11 @@ class _Loop(asyncio.SelectorEventLoop):
     async def sock_connect(self, sock: Any, address: Any) -> None:
         self.connected = True
         await super().sock_connect(sock, address)
+
+    async def shutdown_default_executor(self, *args: Any, **options: Any) -> None:
+        """The shared loop's executor is no attempt's to end: others wait for it, and more will."""
+        if self.thread is None:
+            await super().shutdown_default_executor(*args, **options)
 
     def begin(self) -> None:
         self.set_default_executor(ThreadPoolExecutor(WORKERS, "agl-agents"))
@@ -143,6 +149,13 @@ def quieten() -> None:
     logging.getLogger("asyncio").addFilter(_quiet)
 
 
+def end_if_forked(process: int) -> None:
+    """Ends a process that user code forked from ``process``, where its copy of that code comes back: it has nothing to
+    say here, and would wait for ever for threads that it does not have."""
+    if os.getpid() != process:
+        os._exit(0)
+
+
 class Turn:
     """One coroutine of an agent: which loop took it, when it began, what came of it. Taken once, by the shared loop or
     by its attempt's own thread."""
@@ -210,10 +223,12 @@ class Turn:
                 self._task = None
 
     async def _run(self) -> None:
+        own = os.getpid()
         try:
             self.outcome = await self, None
         except BaseException as error:  # noqa: BLE001  # handed to the attempt's thread, which says what it means
             self.outcome = None, error
+        end_if_forked(own)
         self.done.set()
 
     def __await__(self) -> Generator[Any, Any, Any]:

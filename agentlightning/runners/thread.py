@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import functools
 import io
+import os
 import sys
 import threading
 import time
@@ -23,7 +24,7 @@ from typing import Any, TypeVar
 from agentlightning.agent import Agent
 from agentlightning.rewards import current_endpoint
 from agentlightning.runners.job import LEFTOVERS, Job, Mark, Ran, execute
-from agentlightning.runners.loops import AgentLoops, Turn, attempt_log, quieten
+from agentlightning.runners.loops import AgentLoops, Turn, attempt_log, end_if_forked, quieten
 from agentlightning.runners.proxies import bypass
 from agentlightning.runners.report import OutputLog
 from agentlightning.types import Failure, Reason
@@ -78,7 +79,12 @@ class ThreadIsolation:
         def call(deliver: Callable[[Ran], None]) -> None:
             current_endpoint.set(job.root_url)
             prints_go_to(log)
-            execute(self._agent, job, deliver, mark, lambda value: self._loops.wait_for(value, running.hold))
+
+            def end(ran: Ran) -> None:
+                redirect.streams()  # for whatever runs now, where the agent deleted them
+                deliver(ran)
+
+            execute(self._agent, job, end, mark, lambda value: self._loops.wait_for(value, running.hold))
             running.close()
 
         name = f"agent-{job.attempt_id}"
@@ -141,7 +147,13 @@ async def in_thread(
     loop = asyncio.get_running_loop()
     delivered: Future[T] = Future()
     delivered.set_running_or_notify_cancel()  # from here on a result that nobody waits for any more is dropped, not an error
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(call, delivered.set_result), name=name, daemon=True)
+    own = os.getpid()
+
+    def deliver(result: T) -> None:
+        end_if_forked(own)
+        delivered.set_result(result)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(call, deliver), name=name, daemon=True)
     thread.start()
     result = asyncio.wrap_future(delivered, loop=loop)
     stopped = asyncio.ensure_future(stop.wait())
@@ -240,9 +252,10 @@ class _Redirect:
     def streams(self) -> None:
         """Wraps the streams as they are now: a live view or a test may have replaced them since."""
         with self._lock:
-            for name in ("stdout", "stderr"):
-                if not isinstance(getattr(sys, name), _AttemptOutput):
-                    setattr(sys, name, _AttemptOutput(getattr(sys, name)))
+            for name in ("stdout", "stderr") if self._users else ():  # an abandoned agent may end when the run has
+                stream = getattr(sys, name, None)  # an agent may have deleted it
+                if not isinstance(stream, _AttemptOutput):
+                    setattr(sys, name, _AttemptOutput(stream))
 
     def leave(self) -> None:
         with self._lock:
@@ -251,7 +264,7 @@ class _Redirect:
                 for undo in reversed(self._undo):
                     undo()
                 for name in ("stdout", "stderr"):
-                    stream = getattr(sys, name)
+                    stream = getattr(sys, name, None)
                     if isinstance(stream, _AttemptOutput):  # else somebody put another over ours, and ours passes through
                         setattr(sys, name, stream.real)
 

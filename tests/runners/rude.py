@@ -3,6 +3,7 @@ Imported by path, in processes too."""
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import io
 import locale
@@ -106,3 +107,45 @@ def scribbles(task: Any, llm: Any) -> float:
         except OSError:
             continue
     return 1.0
+
+
+class CannotBeShown(ValueError):
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+    __repr__ = __str__
+
+
+def raises_what_cannot_be_shown(task: str, llm: Any) -> float:
+    """In the way that the task says."""
+    ask(llm.endpoint)
+    if task == "exit":
+        sys.exit(CannotBeShown())  # type: ignore[arg-type]
+    error, cause = CannotBeShown(), ValueError("the cause")
+    if task == "cycle":
+        error = ValueError("the error")
+        error.__cause__, cause.__cause__ = cause, error
+    raise error
+
+
+def deletes_streams(task: Any, llm: Any) -> float:
+    del sys.stdout, sys.stderr
+    return float(ask(llm.endpoint) == "ok")
+
+
+def fork_comes_back(task: Any, llm: Any) -> float:
+    ask(llm.endpoint)
+    child = os.fork()
+    if child:
+        return float(os.waitpid(child, 0)[1] == 0)
+    raise ValueError("in the child")
+
+
+async def fork_of_a_coroutine_comes_back(task: Any, llm: Any) -> float:
+    return fork_comes_back(task, llm)
+
+
+async def ends_the_executor(task: Any, llm: Any) -> float:
+    reply = await asyncio.to_thread(ask, llm.endpoint)
+    await asyncio.get_running_loop().shutdown_default_executor()
+    return float(reply == "ok")

@@ -57,6 +57,36 @@ async def test_an_exception_whose_text_cannot_be_shown_is_a_failure_like_others(
     assert len(rollout.failure.message) < 1000 and len(rollout.failure.traceback) < 20_000
 
 
+@pytest.mark.parametrize("how", ["text", "cycle", "exit"])
+async def test_an_exception_that_fails_when_it_is_read_is_a_failure_like_others(world, isolation, how):
+    agent = path(rude.raises_what_cannot_be_shown) if isolation == "process" else rude.raises_what_cannot_be_shown
+    (rollout,) = await world.run(agent, [how], isolation=isolation)
+    said = {
+        "text": "CannotBeShown: (its text cannot be shown: SystemExit)",
+        "cycle": "ValueError: the error",
+        "exit": "the agent raised an exception that cannot be shown: SystemExit: no text",
+    }[how]
+    assert rollout.failure.reason is Reason.AGENT_ERROR and rollout.failure.message.startswith(said)
+
+
+async def test_an_agent_in_a_thread_that_deletes_the_streams_costs_no_attempt(world):
+    rollouts = await world.run(rude.deletes_streams, [1, 2], isolation="thread", n_runners=1)
+    assert [rollout.reward for rollout in rollouts] == [1.0, 1.0], rollouts
+
+
+@linux
+@pytest.mark.parametrize("agent", [rude.fork_comes_back, rude.fork_of_a_coroutine_comes_back])
+async def test_a_fork_that_comes_back_out_of_an_agent_ends(world, isolation, agent):
+    (rollout,) = await world.run(path(agent) if isolation == "process" else agent, isolation=isolation)
+    assert rollout.reward == 1.0, rollout.failure
+
+
+async def test_an_agent_that_ends_its_loops_executor_ends_nobody_elses(world, isolation):
+    agent = path(rude.ends_the_executor) if isolation == "process" else rude.ends_the_executor
+    rollouts = await world.run(agent, [1, 2], isolation=isolation, n_runners=1)
+    assert [rollout.reward for rollout in rollouts] == [1.0, 1.0], rollouts
+
+
 @linux
 async def test_an_agent_that_writes_where_its_result_goes_fails_alone(world):
     failed, fine = await world.run(path(rude.scribbles), [1], isolation="process") + await world.run(
