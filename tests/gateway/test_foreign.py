@@ -70,6 +70,16 @@ def test_every_setting_that_cannot_be_honoured_is_refused_by_name_and_its_neutra
             assert read(path, {name: each}) == read(path, {"extra_body": {name: each}}) == plain, (name, each)
 
 
+@pytest.mark.parametrize("config", ["generationConfig", "generation_config"])
+def test_what_is_asked_inside_geminis_settings_is_honoured_or_refused_by_name_as_at_the_top(config: str) -> None:
+    path = "models/m:generateContent"
+    for name in ("repetition_penalty", "min_p", "min_tokens", "stop_token_ids", "structural_tag", "truncate_prompt_tokens"):
+        assert name in refusal(path, {config: {name: [5] if name == "stop_token_ids" else 5}}).message
+    assert read(path, {config: {"guided_choice": ["a"]}}).output == OutputFormat(choice=("a",))
+    assert read(path, {config: {"chat_template_kwargs": {"enable_thinking": False}}}).template_kwargs == {"enable_thinking": False}
+    assert read(path, {config: {"min_p": 0, "presence_penalty": 0, "presencePenalty": 0}}) == read(path, {config: {"presencePenalty": 0}})
+
+
 FORMS: list[tuple[dict[str, Any], OutputFormat]] = [
     ({"guided_json": SCHEMA}, OutputFormat(SCHEMA)),
     ({"guided_json": json.dumps(SCHEMA)}, OutputFormat(SCHEMA)),

@@ -1,8 +1,8 @@
 """Settings that other servers take beside an API's own, and agents send to any endpoint: one table for all wires.
 
 Pure. Each constrains a sample or changes a prompt, so none is ignored: it is honoured (a grammar, by `OutputFormat`; what the chat template takes, by
-`WireRequest.template_kwargs`) or refused by name in the wire's error shape. They are read at the top of a request and inside an ``extra_body``, which some
-clients send as it is. What a wire has of its own is the wire's to read, and what says nothing about prompt and sample is in no table.
+`WireRequest.template_kwargs`) or refused by name in the wire's error shape. They are read at the top of a request, inside an ``extra_body``, which some
+clients send as it is, and where a wire has its settings. What a wire has of its own is the wire's to read, and what says nothing about prompt and sample is in no table.
 
 From the request types of vLLM, SGLang, llama.cpp's server, Ollama, TGI and OpenRouter.
 """
@@ -116,6 +116,10 @@ _OWN: Mapping[str, frozenset[str]] = {
     "completions": frozenset(("echo", "best_of", "prompt_logprobs")),
 }
 """What a wire reads itself."""
+_WITHIN: Mapping[str, tuple[str, ...]] = {"gemini": ("generationConfig", "generation_config")}
+"""Where a wire has its settings, besides the top of a request."""
+_OWN_WITHIN = frozenset(("response_format", "presence_penalty", "frequency_penalty"))
+"""What a wire reads there itself, in either of its spellings."""
 
 _ALL = frozenset((*REFUSED, *_OUTPUTS, *_KWARGS, "extra_body"))
 
@@ -124,12 +128,15 @@ _NOT_HANDED = ("messages", "tools", "documents", "add_generation_prompt", "conti
 
 def with_foreign(wire: str, request: WireRequest, body: Mapping[str, Json]) -> WireRequest:
     """The request with what ``body`` asks of it beside the wire's own fields. Raises CallError."""
-    if _ALL.isdisjoint(body):
+    within = [(f"{name}.", settings(body, name)) for name in _WITHIN.get(wire, ()) if name in body]
+    if all(_ALL.isdisjoint(fields) for fields in (body, *(fields for _, fields in within))):
         return request
+    places = (("", body), ("extra_body.", settings(body, "extra_body")), *within)
     outputs = [request.output] if request.output is not None else []
     kwargs: dict[str, Json] = {}
-    for where, fields in (("", body), ("extra_body.", settings(body, "extra_body"))):
-        given = {name: fields[name] for name in fields.keys() & _ALL if fields[name] is not None and name not in _OWN.get(wire, ())}
+    for where, fields in places:
+        own = _OWN.get(wire, ()) if where in ("", "extra_body.") else _OWN_WITHIN
+        given = {name: fields[name] for name in fields.keys() & _ALL if fields[name] is not None and name not in own}
         refuse_unless_neutral(given, _NEUTRAL, _INSTEAD, where)
         outputs += [found for name in _OUTPUTS if name in given and (found := _output(name, given[name], where)) is not None]
         kwargs |= _kwargs(given, where)
