@@ -137,7 +137,7 @@ def show(renderable: RenderableType, stream: TextIO | None = None) -> OSError | 
 class Column:
     """A column of a Listing.
 
-    Numbers stand to the ``right`` and are never cut. Where the terminal is too narrow the columns with the highest ``leave`` are left out first
+    Numbers stand to the ``right`` and are never cut: what fits by no means is left to the terminal to break. Where the terminal is too narrow the columns with the highest ``leave`` are left out first
     (0: never), and those with a ``least`` are folded or, with ``cut``, cut down to so many columns.
     """
 
@@ -171,7 +171,8 @@ class Listing:
             )  # fmt: skip
         for row in self.rows:
             table.add_row(*(_broken(row[i], room, options.encoding) if not self.columns[i].cut else row[i] for i, room in shown.items()))
-        yield table
+        least = sum(shown.values()) + GAP * (len(shown) - 1)
+        yield from console.render(table, options.update(width=max(least, options.max_width)))
 
 
 def fit(columns: Sequence[Column], natural: Sequence[int], empty: Sequence[bool], room: int) -> dict[int, int]:
@@ -182,8 +183,8 @@ def fit(columns: Sequence[Column], natural: Sequence[int], empty: Sequence[bool]
     def missing(sizes: Sequence[int]) -> int:
         return sum(sizes[i] + GAP for i in shown) - GAP - room
 
-    for i in sorted(shown, key=lambda i: (not empty[i], -columns[i].leave)):
-        if missing(least) <= 0 or not columns[i].leave:
+    for i in sorted((i for i in shown if columns[i].leave), key=lambda i: (not empty[i], -columns[i].leave)):
+        if missing(least) <= 0:
             break
         shown.remove(i)
     widths = {i: natural[i] for i in shown}

@@ -228,14 +228,14 @@ def _steps_table(run: RunView) -> RenderableType:
         Column("step", right=True),
         Column("reward", right=True),
         Column("validation"),
-        Column("scored", right=True, leave=1),
+        Column("scored", right=True, leave=3),
         Column("failed", right=True),
-        Column("sampled", right=True, leave=3),
-        Column("trained", right=True),
-        Column("tok/s", right=True, leave=4),
-        Column("took", right=True, leave=2),
-        Column("parity", right=True),
-        Column("checkpoint", leave=5, least=20),
+        Column("sampled", right=True, leave=5),
+        Column("trained", right=True, leave=2),
+        Column("tok/s", right=True, leave=6),
+        Column("took", right=True, leave=4),
+        Column("parity", right=True, leave=1),
+        Column("checkpoint", leave=7, least=20),
     )
     validations = {evaluation.step: evaluation for evaluation in run.validations}
     rows: list[list[str | Text]] = []

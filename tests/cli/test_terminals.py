@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from agentlightning.screen import Hanging, Text
+from agentlightning.screen import Column, Hanging, Listing, Text, fit
 from tests.cli.conftest import ROOT, RUN_ID
 from tests.cli.test_training import QUICK, invoke
 from tests.terminals import AGL, environment, in_terminal
@@ -221,6 +221,23 @@ def long_names(tmp_path_factory: pytest.TempPathFactory, recorded: Path) -> Path
         for table, column in columns:
             record.execute(f"update {table} set {column} = replace({column}, ?, ?)", (RUN_ID, LONG_ID))
     return folder
+
+
+def test_a_column_that_is_empty_keeps_no_other_from_being_left_out() -> None:
+    columns = (Column("must", right=True), Column("may", leave=1), Column("path", leave=2, least=20))
+    assert fit(columns, [4, 30, 40], [True, False, False], 40) == {0: 4, 1: 30}
+    assert fit(columns, [4, 30, 40], [True, False, False], 30) == {0: 4}
+
+
+@pytest.mark.parametrize("columns", [8, 20, 40])
+def test_a_number_is_whole_also_where_the_table_does_not_fit(columns: int) -> None:
+    out = io.StringIO()
+    table = Listing(
+        (Column("step", right=True), Column("tokens", right=True), Column("validation")),
+        [["12", "1,234,567", "0.712 [0.650, 0.768] (47 of 50)"]],
+    )
+    Console(file=out, width=columns, color_system=None, legacy_windows=False).print(table, crop=False)
+    assert all(whole in out.getvalue() for whole in ("step", "tokens", "1,234,567", "0.712 [0.650, 0.768] (47 of 50)"))
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
