@@ -174,7 +174,7 @@ def to_png(picture: Picture) -> bytes:
 
 def _spelled(picture: Picture, missing: frozenset[str]) -> Picture:
     if picture.again is not None:
-        return picture.again(lambda text: spell(text, missing))
+        picture = picture.again(lambda text: spell(text, missing))
     shapes = [replace(shape, text=spell(shape.text, missing)) if isinstance(shape, Words) else shape for shape in picture.shapes]
     return replace(picture, shapes=shapes)
 

@@ -432,7 +432,8 @@ def _spelled(view: RolloutView, trace: AttemptTrace, spell: Callable[[str], str]
     rewards = [replace(reward, name=spell(reward.name), agent=maybe(reward.agent)) for reward in view.rewards]
     calls = tuple(replace(call, agent=maybe(call.agent), error=maybe(call.error)) for call in trace.calls)
     attempt = replace(trace.attempt, failure=failure(trace.attempt.failure))
-    return replace(view, rollout=rollout, rewards=rewards), replace(trace, attempt=attempt, calls=calls)
+    run = replace(view.run, record=replace(view.run.record, id=spell(view.run.record.id)))
+    return replace(view, run=run, rollout=rollout, rewards=rewards), replace(trace, attempt=attempt, calls=calls)
 
 
 def _label_width(label: str) -> float:

@@ -528,6 +528,7 @@ def test_what_no_font_has_is_written_by_number_in_a_png_with_one_warning_and_as_
         [node(0, None, False), node(1, 0, True)], [agent], [Reward("r-train1-0-0", "a", 0.5, "好", call_id=agent.id)], task="任务"
     )
     view = replace(view, rollout=replace(view.rollout, status=Status.FAILED, failure=failure))
+    view = replace(view, run=replace(view.run, record=replace(view.run.record, id="r中")))
     picture = draw_tree(view, attempt_of(view), lambda ids: "你好，世界 " * 20)
     with caplog.at_level("WARNING", logger="agentlightning"):
         assert to_png(picture).startswith(b"\x89PNG")
@@ -538,7 +539,7 @@ def test_what_no_font_has_is_written_by_number_in_a_png_with_one_warning_and_as_
     spelled = picture.again(lambda text: spell(text, missing))
     shown = " ".join(texts(spelled))
     assert not missing.intersection(shown)
-    for word in ("U+4F60 U+597D U+FF0C", "task U+4EFB U+52A1", "agent_error: U+574F", "reward U+597D 0.500"):
+    for word in ("run rU+4E2D", "U+4F60 U+597D U+FF0C", "task U+4EFB U+52A1", "agent_error: U+574F", "reward U+597D 0.500"):
         assert word in shown
     assert "你好，世界" in " ".join(svg_texts(to_svg(picture)))
     for shape in spelled.shapes:
