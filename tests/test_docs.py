@@ -241,3 +241,9 @@ def test_every_benchmark_is_in_the_table_and_says_what_it_measures_and_takes() -
         assert set(re.findall(r"--[a-z0-9-]+", usage[1])) == taken, path.name
         unsaid = [line for line in re.findall(r"^  (--.*(?:\n {10,}.*)*)", options, re.MULTILINE) if not re.search(r"  +\S+", line)]
         assert unsaid == [], path.name
+
+
+def test_the_readme_says_how_to_install_without_cuda_before_it_says_install() -> None:
+    """Plain pip on Linux brings gigabytes of CUDA libraries, whether there is a GPU or not."""
+    before, command, _ = (Path(__file__).parents[1] / "README.md").read_text().partition('pip install ".[demo]"')
+    assert command and "https://pytorch.org/get-started/locally/" in before

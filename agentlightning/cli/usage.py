@@ -45,7 +45,9 @@ def usage_line(error: Any) -> str:
     if error.ctx is None:
         return error.format_message()
     if option is not None and type(error).__name__ == "NoSuchOption":
-        return _no_option(option, error.ctx.command_path, error.ctx.command, _given(option, (error.ctx.obj or {}).get("arguments", ())))
+        asked: dict[str, Any] = error.ctx.obj or {}
+        value = _given(option, asked.get("arguments", ()))
+        return _no_option(option, error.ctx.command_path, error.ctx.command, value)
     kind, path = type(error).__name__, error.ctx.command_path
     said = " ".join(error.format_message().split()).rstrip(".")
     if kind == "MissingParameter":
