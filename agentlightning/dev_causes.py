@@ -66,6 +66,7 @@ def _made(client: ClientFound) -> str:
 
 
 def likely_cause(probe: AgentProbe | None) -> str:
-    """The first of them as an addition to a sentence, or nothing."""
+    """The first of them as an addition to a sentence, or nothing. No more than likely: the agent may have failed of itself
+    before its first call."""
     causes = causes_of_silence(probe) if probe is not None else []
-    return f"; no call reached the endpoint: {causes[0][0]}; {causes[0][1]}" if causes else ""
+    return f"; no call reached the endpoint, which may be for this: {causes[0][0]}; {causes[0][1]}" if causes else ""

@@ -81,10 +81,25 @@ def test_a_fit_in_which_no_call_came_names_the_cause_that_dev_finds(letters: Pat
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     CLIENT[:] = [OpenAI(api_key="k")]
-    with pytest.raises(RunFailed, match=r"no call reached the endpoint: HTTP_PROXY is set, and a client that was made before the run"):
+    with pytest.raises(
+        RunFailed,
+        match=r"no call reached the endpoint, which may be for this: HTTP_PROXY is set, and a client that was made before the run",
+    ):
         trainer(letters, output_dir=tmp_path).fit(asks_by_one_client, ["a", "b"], val_dataset=val)
     report = trainer(letters, output_dir=tmp_path).dev(asks_by_one_client, ["a"], n=1)
     assert any("HTTP_PROXY is set" in finding.cause for finding in report.findings)
+
+
+def fails_before_its_call(task: Any, llm: Any) -> float:
+    raise LookupError("no such question")
+
+
+def test_a_proxy_is_no_more_than_a_likely_cause_where_the_agent_failed_of_itself(letters: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with pytest.raises(
+        RunFailed, match=r"agent_error: LookupError: no such question \(.*\); no call reached the endpoint, which may be for this: "
+    ):
+        trainer(letters, output_dir=tmp_path).fit(fails_before_its_call, ["a", "b"])
 
 
 @pytest.mark.parametrize(
