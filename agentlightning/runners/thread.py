@@ -242,6 +242,7 @@ class _Redirect:
         self._users = 0
         self._lock = threading.Lock()
         self._undo: list[Callable[[], None]] = []
+        self._ours: dict[str, _AttemptOutput] = {}
 
     def enter(self) -> None:
         with self._lock:
@@ -253,9 +254,11 @@ class _Redirect:
         """Wraps the streams as they are now: a live view or a test may have replaced them since."""
         with self._lock:
             for name in ("stdout", "stderr") if self._users else ():  # an abandoned agent may end when the run has
-                stream = getattr(sys, name, None)  # an agent may have deleted it
-                if not isinstance(stream, _AttemptOutput):
-                    setattr(sys, name, _AttemptOutput(stream))
+                stream = getattr(sys, name, None)
+                if name in self._ours and (stream is None or getattr(stream, "closed", False)):
+                    stream = self._ours[name]  # an agent took it away from the whole process
+                self._ours[name] = stream if isinstance(stream, _AttemptOutput) else _AttemptOutput(stream)
+                setattr(sys, name, self._ours[name])
 
     def leave(self) -> None:
         with self._lock:
@@ -263,6 +266,7 @@ class _Redirect:
             if self._users == 0:
                 for undo in reversed(self._undo):
                     undo()
+                self._ours.clear()
                 for name in ("stdout", "stderr"):
                     stream = getattr(sys, name, None)
                     if isinstance(stream, _AttemptOutput):  # else somebody put another over ours, and ours passes through

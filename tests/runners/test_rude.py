@@ -69,9 +69,12 @@ async def test_an_exception_that_fails_when_it_is_read_is_a_failure_like_others(
     assert rollout.failure.reason is Reason.AGENT_ERROR and rollout.failure.message.startswith(said)
 
 
-async def test_an_agent_in_a_thread_that_deletes_the_streams_costs_no_attempt(world):
-    rollouts = await world.run(rude.deletes_streams, [1, 2], isolation="thread", n_runners=1)
+@pytest.mark.parametrize("how", ["deleted", "none", "closed"])
+async def test_streams_that_an_agent_in_a_thread_takes_away_are_back_when_it_ends(world, how):
+    before = sys.stdout, sys.stderr
+    rollouts = await world.run(rude.deletes_streams, [how, how], isolation="thread", n_runners=1)
     assert [rollout.reward for rollout in rollouts] == [1.0, 1.0], rollouts
+    assert (sys.stdout, sys.stderr) == before
 
 
 @linux
