@@ -134,9 +134,11 @@ def said(message: Message) -> tuple[str, list[tuple[str, str]], str | None]:
     return message.content, [(call.name, call.arguments) for call in message.tool_calls], message.reasoning
 
 
-def streamed(template: ChatTemplate, chunks: Sequence[Sequence[int]], tools: Sequence[Tool] = TOOLS) -> tuple[list[ParsedDelta], int]:
+def streamed(
+    template: ChatTemplate, chunks: Sequence[Sequence[int]], tools: Sequence[Tool] = TOOLS, finish: FinishReason = STOP
+) -> tuple[list[ParsedDelta], int]:
     parser = template.stream(tools)
-    deltas = [parser.feed(array("i", chunk)) for chunk in chunks] + [parser.finish(STOP)]
+    deltas = [parser.feed(array("i", chunk)) for chunk in chunks] + [parser.finish(finish)]
     return deltas, parser.malformed
 
 
@@ -185,7 +187,7 @@ def test_every_cut_of_an_output_streams_as_it_parses_and_takes_nothing_back(name
         deltas, malformed = streamed(template, [ids[:cut], ids[cut:]])
         assert (put_together(deltas), malformed) == (said(whole.message), whole.malformed)
         start = template.read(ids[:cut], TOOLS, LENGTH)
-        deltas, malformed = streamed(template, [[i] for i in ids[:cut]])
+        deltas, malformed = streamed(template, [[i] for i in ids[:cut]], finish=LENGTH)
         assert (put_together(deltas), malformed) == (said(start.message), start.malformed)
         shown = put_together(deltas[:-1])
         assert whole.message.content.startswith(shown[0])
