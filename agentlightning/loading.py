@@ -61,7 +61,7 @@ def parse_path(path: str) -> AgentSource:
     except OSError as error:
         raise ConfigError(f"{path!r}: {file} cannot be read: {error.strerror or error}") from error
     try:
-        tree = ast.parse(text, str(file))
+        tree = parsed(text, str(file))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise ConfigError(
@@ -72,6 +72,16 @@ def parse_path(path: str) -> AgentSource:
     if names is not None and first not in names:
         raise ConfigError(f"{path!r}: {file.name} defines no {first!r}{_nearest(first, names)}")
     return AgentSource(str(file), None, attribute, path)
+
+
+def parsed(text: str | bytes, name: str = "<unknown>") -> ast.Module:
+    """``ast.parse``. Python before 3.13 raises a SystemError where two threads parse at the same moment; what was said then means nothing, so it is asked again."""
+    for _ in range(9):
+        try:
+            return ast.parse(text, name)
+        except SystemError:
+            continue
+    return ast.parse(text, name)
 
 
 def _is_there(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib.util
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from agentlightning.errors import ConfigError
-from agentlightning.loading import find_source, short_errors
+from agentlightning.loading import find_source, parsed, short_errors
 from agentlightning.logs import configure_logger
 
 TEXT = """
@@ -106,3 +107,16 @@ def test_other_errors_keep_all_of_their_frames() -> None:
 
 def divide(by: int) -> float:
     return 1 / by
+
+
+def test_a_parse_that_another_thread_disturbed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of Python 3.11 and 3.12: SystemError where two threads parse at the same moment."""
+    real, failures = ast.parse, [SystemError("AST constructor recursion depth mismatch (before=183, after=39)")]
+
+    def disturbed(*arguments: Any) -> ast.Module:
+        if failures:
+            raise failures.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(ast, "parse", disturbed)
+    assert ast.unparse(parsed("a = 1")) == "a = 1" and not failures

@@ -28,7 +28,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal, cast
 
 from agentlightning.errors import ConfigError, RewardError
-from agentlightning.loading import AgentSource, describe, find_source, import_source, user_traceback
+from agentlightning.loading import AgentSource, describe, find_source, import_source, parsed, user_traceback
 from agentlightning.rewards import check_reward
 from agentlightning.runners.job import ENDPOINT_VARIABLES, KEPT_BACK, needs_main_thread, seed_everything
 from agentlightning.runners.process import Child, Launcher, Requests, exit_failure
@@ -124,7 +124,7 @@ def why_no_process(grader: Grader, source: AgentSource | None) -> str:
 
 def _is_guarded(script: Path) -> bool:
     """Whether a script does its work under ``if __name__ == "__main__":``."""
-    tree = ast.parse(script.read_bytes())
+    tree = parsed(script.read_bytes())
     return any(
         isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) and "__main__" in ast.unparse(node.test) for node in tree.body
     )

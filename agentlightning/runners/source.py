@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 
+from agentlightning.loading import parsed
 from agentlightning.runners.job import ENDPOINT_VARIABLES
 from agentlightning.text import at_home
 from agentlightning.types import Json
@@ -55,7 +56,7 @@ class Source:
         found: list[Source] = []
         for name, folder, first, text in _texts(module):
             with suppress(SyntaxError, ValueError):
-                found.append(cls(name, folder, ast.parse(text), first))
+                found.append(cls(name, folder, parsed(text), first))
         return found
 
     @cached_property
