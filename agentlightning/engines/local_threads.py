@@ -1,7 +1,7 @@
 """Threads: tells torch with how many threads to compute, on each thread that computes, from loading the model on.
 
 The number is the setting's where one is set. Else it follows what other processes leave free (`threads`, `cores`), between two pieces of work and never
-within one. Where others want the cores too, threads that wait do not spin: that costs far more than their number.
+within one. Where others want the cores too, threads that wait hardly spin.
 """
 
 from __future__ import annotations

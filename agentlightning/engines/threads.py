@@ -1,6 +1,6 @@
 """Threads that compute: how many, and how long one that has nothing to do may spin. Decided here, in plain numbers; `local_threads` tells torch.
 
-More threads than free cores cost far more than they bring: all wait for the slowest at every barrier, and what waits in a spin keeps a core from it.
+With more threads than free cores all wait for the slowest at every barrier, and what waits in a spin keeps a core from it.
 Loads no torch, so that it can be called before torch is loaded.
 """
 
@@ -66,7 +66,7 @@ def threads_for(current: int, most: int, free: Sequence[float]) -> int:
 
 def _worth(most: int, free: float, spare: float) -> int:
     """The number that gets most done. On free cores threads run undisturbed; but where few are free, one on each core gets more from a system that shares
-    cores among all that want them (measured on two: twice as much as one thread, beside two processes as beside six)."""
+    cores among all that want them. An estimate: benchmarks/busy.py has what comes of it."""
     undisturbed = max(1, min(most, int(free + spare)))
     shared = _TOGETHER * most * most / (most + max(0.0, most - free))
     return most if shared > min(free, undisturbed) else undisturbed

@@ -11,9 +11,10 @@ from agentlightning.metrics.intervals import mean_interval, wilson_interval
 from agentlightning.metrics.progress import Progress, SilentView
 
 if TYPE_CHECKING:
+    from agentlightning.metrics.choice import make_progress
     from agentlightning.metrics.curve import plot
     from agentlightning.metrics.guard import guarded
-    from agentlightning.metrics.live import LiveView, make_progress
+    from agentlightning.metrics.live import LiveView
     from agentlightning.metrics.plain import PlainView
     from agentlightning.metrics.writer import MetricsWriter
 
@@ -21,7 +22,7 @@ _WHERE = {
     "plot": "agentlightning.metrics.curve",
     "guarded": "agentlightning.metrics.guard",
     "LiveView": "agentlightning.metrics.live",
-    "make_progress": "agentlightning.metrics.live",
+    "make_progress": "agentlightning.metrics.choice",
     "PlainView": "agentlightning.metrics.plain",
     "MetricsWriter": "agentlightning.metrics.writer",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -16,8 +15,6 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from agentlightning.metrics.plain import PlainView
-from agentlightning.metrics.progress import Progress, SilentView
 from agentlightning.metrics.state import ASCII_BLOCKS, BLOCKS, PATHS, RunState, counts, failures, pace_text, score, sparkline, summary
 from agentlightning.screen import Labelled, Stream, Text, open_console
 from agentlightning.text import clip, duration, number, one_line, short_path, small
@@ -27,27 +24,6 @@ NARROW = 44
 """Columns under which labels are left out."""
 LABEL = 10
 """Columns of a label."""
-
-
-def make_progress(progress: Progress | bool = True, stream: TextIO | None = None) -> Progress:
-    """A view as asked for: a Progress is taken as it is, False shows nothing.
-
-    True is a NotebookView in a notebook, a LiveView where ``stream`` (stdout) is a terminal that can move its cursor, else a PlainView.
-    """
-    if not isinstance(progress, bool):
-        return progress
-    if not progress:
-        return SilentView()
-    if stream in (None, sys.stdout, sys.stderr):
-        from agentlightning.metrics.notebook import NotebookView, kernel_shell
-
-        shell = kernel_shell()
-        if shell is not None:
-            return NotebookView(shell)
-    target: TextIO | None = stream or sys.stdout
-    if target is not None and not target.closed and target.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
-        return LiveView(stream)
-    return PlainView(stream)
 
 
 class LiveView:
