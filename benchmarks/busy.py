@@ -3,8 +3,8 @@
     python benchmarks/busy.py [--model DIR] [--pairs 7] [--seconds 4] [--quick]
 
 ``before`` is what torch does by itself: as many threads as cores, which spin for long where they wait. ``now`` is what a run does: spinning is bounded before
-torch is loaded and hardly any while others want the cores, and the threads follow what is free. Each side is a process of its own, and they take turns, one at a time; before its turn ``now`` works
-until the other's turn is out of its sight. The busy processes are ended before the next condition. ``--quick`` takes two pairs of short turns.
+torch is loaded and hardly any while others want the cores, and the threads, and the cores that they are bound to, follow what is free. Each side is a process of its own, and they take turns, one at a time; each works
+untimed until the other's turn is out of its sight. The busy processes are ended before the next condition. ``--quick`` takes two pairs of short turns.
 
 Tokens a second: of 8 requests that decode together, and of those that a training step forwards. Aims: on a quiet machine ``now`` has 0.97 of ``before``; beside
 two busy processes 0.5, beside six 0.15 of its own quiet pace.
@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 BESIDE = (0, 2, 6)
 REQUESTS = 8
 SETTLE = 3.0
-"""Seconds that ``now`` works before it is timed: as long as it takes to see that the other side has stopped."""
+"""Seconds that a side works before it is timed: as long as it takes to see that the other one has stopped."""
 AIMS = {"now_of_before_quiet": 0.97, "beside_2_of_quiet": 0.5, "beside_6_of_quiet": 0.15}
 
 
@@ -48,7 +48,15 @@ def serve(pipe: Connection, work: str, mode: str, path: str) -> None:
     from agentlightning.engines.local_threads import Threads
     from agentlightning.models import load_model
 
-    threads = Threads() if mode == "now" else Threads.unchanging()
+    class ByItself(Threads):
+        """As torch comes: all cores, at any load."""
+
+        def adapt(self) -> None:
+            pass
+
+    threads = Threads() if mode == "now" else ByItself()
+    if work == "learner" and mode == "now":
+        threads.enlist()  # it trains on this thread; an engine has its own
     loaded = load_model(ModelConfig(path=path, dtype="float32", device="cpu"), threads)
     measure = (engine if work == "engine" else learner)(loaded, threads)
     pipe.send("ready")
@@ -160,7 +168,7 @@ def compare(report: Report, work: str, path: str, pairs: int, seconds: float) ->
         with Busy(beside):
             for number in range(pairs):
                 for mode in ("before", "now") if number % 2 else ("now", "before"):
-                    sides[mode][0].send((SETTLE if mode == "now" else 0.0, seconds))
+                    sides[mode][0].send((SETTLE, seconds))
                     pace, threads = sides[mode][0].recv()
                     paces.setdefault((mode, beside), []).append(pace)
                     report.add(f"{work}, {f'beside {beside}' if beside else 'quiet'}, {mode}", tokens_per_s=pace, threads=threads)

@@ -10,11 +10,14 @@ import math
 import os
 import resource
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 _BUSY = (0, 1, 2, 5, 6, 7)
 """Columns of a line of /proc/stat that are no rest: user, nice, system, irq, softirq, and what the hypervisor gave to others."""
+_WORTH_MOVING = 0.35
+"""Of a core, that others have to leave more of elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,12 @@ class Reading:
     at: float
     own: float
     """By this process, and by those that it started and saw end."""
-    machine: float | None = None
-    """By anybody, on the cores that this process may use."""
+    cores: Mapping[int, float] | None = None
+    """By anybody, on each of the cores that this process may use."""
     group: float | None = None
     """By anybody in the control group whose quota holds for this process."""
     load: float | None = None
-    """The load average: how many processes and threads wanted a core in the last minute. Read only where there is no ``machine``."""
+    """The load average: how many processes and threads wanted a core in the last minute. Read only where there are no ``cores``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +50,29 @@ def free_cores(before: Reading, after: Reading, cores: int, quota: float | None 
     seconds = after.at - before.at
     own = (after.own - before.own) / seconds
     left: list[float] = []
-    if before.machine is not None and after.machine is not None:
-        left.append(cores - max(0.0, (after.machine - before.machine) / seconds - own))
+    if before.cores is not None and after.cores is not None:
+        left.append(cores - max(0.0, (sum(after.cores.values()) - sum(before.cores.values())) / seconds - own))
     elif after.load is not None:
         left.append(cores - max(0.0, after.load - own))
     if quota is not None and before.group is not None and after.group is not None:
         left.append(quota - max(0.0, (after.group - before.group) / seconds - own))
     return max(0.0, min(left)) if left else None
+
+
+def idlest(before: Reading, after: Reading, count: int, ours: frozenset[int]) -> frozenset[int] | None:
+    """The ``count`` cores of which others used least between two readings; None where that is not known. ``ours``: where all of our own use was, if anywhere.
+
+    Those that are ours already stay, unless others leave ``_WORTH_MOVING`` more of a core elsewhere.
+    """
+    if before.cores is None or after.cores is None:
+        return None
+    seconds = after.at - before.at
+    own = (after.own - before.own) / seconds / max(1, len(ours))
+    others = {core: (used - before.cores.get(core, used)) / seconds - (own if core in ours else 0.0) for core, used in after.cores.items()}
+    chosen = frozenset(sorted(others, key=others.__getitem__)[:count])
+    if len(ours) == count and ours <= others.keys() and sum(others[c] for c in ours) - sum(others[c] for c in chosen) < _WORTH_MOVING:
+        return ours
+    return chosen
 
 
 class Machine:
@@ -62,29 +81,30 @@ class Machine:
     def __init__(self, root: Path = Path("/")) -> None:
         self._stat = root / "proc/stat"
         affinity = getattr(os, "sched_getaffinity", None)
-        self._cpus = {b"cpu%d" % cpu for cpu in affinity(0)} if affinity is not None else None
+        self.bound_to: frozenset[int] | None = frozenset(affinity(0)) if affinity is not None else None
+        """The cores that this process may use; None where a system binds no process."""
         self.quota = _quota(root)
-        bound = len(self._cpus) if self._cpus is not None else os.cpu_count() or 1
+        bound = len(self.bound_to) if self.bound_to is not None else os.cpu_count() or 1
         self.cores: int = max(1, min(bound, math.ceil(self.quota.cores) if self.quota is not None else bound))
         """Cores of which this process can make use at once."""
 
     def read(self) -> Reading:
-        machine = self._machine()
+        cores = self._cores()
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         own = time.process_time() + ended.ru_utime + ended.ru_stime
-        return Reading(time.monotonic(), own, machine, self._group(), None if machine is not None else _load())
+        return Reading(time.monotonic(), own, cores, self._group(), None if cores is not None else _load())
 
-    def _machine(self) -> float | None:
-        if self._cpus is None:
+    def _cores(self) -> dict[int, float] | None:
+        if self.bound_to is None:
             return None
         try:
-            lines = self._stat.read_bytes().split(b"\nintr", 1)[0].splitlines()
-            ticks = 0
-            for line in lines:
+            used: dict[int, float] = {}
+            for line in self._stat.read_text().split("\nintr", 1)[0].splitlines():
                 name, *columns = line.split()
-                if name in self._cpus:
-                    ticks += sum(int(columns[i]) for i in _BUSY)
-            return ticks / os.sysconf("SC_CLK_TCK")
+                number = name.removeprefix("cpu")
+                if number and int(number) in self.bound_to:
+                    used[int(number)] = sum(int(columns[i]) for i in _BUSY) / os.sysconf("SC_CLK_TCK")
+            return used
         except (OSError, ValueError, IndexError):
             return None
 

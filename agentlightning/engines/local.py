@@ -292,6 +292,8 @@ class LocalEngine:
 
     def _main(self, loop: asyncio.AbstractEventLoop, ready: asyncio.Future[None]) -> None:
         try:
+            if next(self._model.parameters()).device.type == "cpu":
+                self._threads.enlist()
             self._threads.adapt()
             self._scheduler = self._open()
         except Exception as error:  # noqa: BLE001 - whoever awaits start gets it

@@ -1,4 +1,5 @@
-"""Threads that compute: how many, and how long one that has nothing to do may spin. Decided here, in plain numbers; `local_threads` tells torch.
+"""Threads that compute: how many, on how many cores, and how long one that has nothing to do may spin. Decided here, in plain numbers; `local_threads`
+tells torch.
 
 With more threads than free cores all wait for the slowest at every barrier, and what waits in a spin keeps a core from it.
 Loads no torch, so that it can be called before torch is loaded.
@@ -13,16 +14,14 @@ from collections.abc import Mapping, Sequence
 WINDOW = 0.5
 """Seconds between two looks at the machine."""
 FEWER_AFTER = 2
-"""Windows in a row that have to say so before there are fewer threads."""
+"""Windows in a row that have to say so before fewer cores are used."""
 MORE_AFTER = 4
-"""Windows in a row that have to say so before there are more."""
+"""Windows in a row that have to say so before more are used."""
 _SPARE = 0.35
-"""Of a core: as much of the last one may be in use when a thread is added. One is taken away when it is half."""
-_TOGETHER = 0.85
-"""What threads that share their cores with others get done together, of what their time would be worth: they wait for the slowest."""
+"""Of a core: as much of the last one may be in use when it is taken. It is left when half of it is."""
 
-_SPINNING = {"GOMP_SPINCOUNT": "30000", "KMP_BLOCKTIME": "1"}
-"""For the two OpenMP libraries that torch comes with (GNU's on Linux, LLVM's elsewhere): one or two milliseconds, instead of 15 and 200."""
+_SPINNING = {"GOMP_SPINCOUNT": "100000", "KMP_BLOCKTIME": "5"}
+"""For the two OpenMP libraries that torch comes with (GNU's on Linux, LLVM's elsewhere): about five milliseconds, instead of 15 and 200."""
 
 
 def bound_spinning() -> None:
@@ -52,30 +51,25 @@ def most_threads(cores: int, environ: Mapping[str, str] = os.environ) -> int:
     return max(1, min(cores, int(said))) if said.isdecimal() else cores
 
 
-def threads_for(current: int, most: int, free: Sequence[float]) -> int:
-    """How many threads to compute with, from the free cores of the last windows (the last one last), of which this process's own use is free.
+def cores_for(current: int, most: int, free: Sequence[float]) -> int:
+    """On how many cores to compute, at most ``most``, from the free cores of the last windows (the last one last), of which this process's own use is free.
 
-    ``FEWER_AFTER`` windows that agree take threads away, ``MORE_AFTER`` bring them back; in between it stays, so that a passing process changes nothing.
+    ``FEWER_AFTER`` windows that agree take cores away, ``MORE_AFTER`` bring them back; in between it stays, so that a passing process changes nothing.
     """
-    if len(free) >= FEWER_AFTER and (fewer := _worth(most, max(free[-FEWER_AFTER:]), 0.5)) < current:
+    if len(free) >= FEWER_AFTER and (fewer := _whole(most, max(free[-FEWER_AFTER:]) + 0.5)) < current:
         return fewer
-    if len(free) >= MORE_AFTER and (more := _worth(most, min(free[-MORE_AFTER:]), _SPARE)) > current:
+    if len(free) >= MORE_AFTER and (more := _whole(most, min(free[-MORE_AFTER:]) + _SPARE)) > current:
         return more
     return current
 
 
-def _worth(most: int, free: float, spare: float) -> int:
-    """The number that gets most done. On free cores threads run undisturbed; but where few are free, one on each core gets more from a system that shares
-    cores among all that want them. An estimate: benchmarks/busy.py has what comes of it."""
-    undisturbed = max(1, min(most, int(free + spare)))
-    shared = _TOGETHER * most * most / (most + max(0.0, most - free))
-    return most if shared > min(free, undisturbed) else undisturbed
+def _whole(most: int, cores: float) -> int:
+    return max(1, min(most, int(cores)))
 
 
-def crowded(before: bool, threads: int, free: Sequence[float]) -> bool:
-    """Whether others leave fewer cores than there are ``threads``, so that those that wait should not spin; by the same windows."""
-    if len(free) >= FEWER_AFTER and max(free[-FEWER_AFTER:]) < threads - 0.5:
-        return True
-    if len(free) >= MORE_AFTER and min(free[-MORE_AFTER:]) > threads - _SPARE:
-        return False
-    return before
+def threads_on(cores: int, most: int) -> int:
+    """With how many threads to compute on that many cores: as many on each, and as many as there may be.
+
+    A system that shares cores among all that want them gives more to more threads. Together on one core they lose nothing by that; spread over cores that
+    others use too, each waits for the slowest (benchmarks/busy.py)."""
+    return most - most % cores

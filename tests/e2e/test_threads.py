@@ -133,7 +133,7 @@ def test_a_machine_that_gets_busy_is_told_to_whoever_watches(letters: Path, tmp_
     monkeypatch.setattr("agentlightning.opening.Machine", lambda: Told(others=3.5))
     heard = Heard()
     Trainer(model=letters, output_dir=tmp_path, progress=heard, **QUICK).evaluate(letters_agent.graded, TASKS)
-    assert heard.messages == ["compute threads: 4, not spinning while they wait: other processes use 3.5 of 4 cores"]
+    assert heard.messages == ["compute threads: 4, on 1 of 4 cores, not spinning while they wait: other processes use 3.5 cores"]
 
 
 def test_a_script_that_imported_torch_first_is_told_once_what_to_set(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
