@@ -1,7 +1,7 @@
 """Agent Lightning trains any LLM agent while it keeps running as its author wrote it.
 
-This module holds the public names and loads each one when it is first used, so that ``import agentlightning`` stays light where agents run:
-it may import nothing of the package, and nothing from outside the standard library, by itself.
+This module holds the public names and loads each one when it is first used, so that ``import agentlightning`` stays
+light where agents run: it may import nothing of the package, and nothing from outside the standard library, by itself.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-    from agentlightning.agent import LitAgent, llm_rollout, prompt_rollout, rollout
+    from agentlightning.agent.calling import LitAgent, llm_rollout, prompt_rollout, rollout
+    from agentlightning.agent.resources import LLM, Dataset, NamedResources, PromptTemplate, ProxyLLM
+    from agentlightning.agent.rewards import emit_reward
+    from agentlightning.agent.task_files import load_tasks
     from agentlightning.algorithms.grpo import GRPO
-    from agentlightning.config import RunConfig
     from agentlightning.logs import configure_logger
-    from agentlightning.resources import LLM, Dataset, NamedResources, PromptTemplate, ProxyLLM
-    from agentlightning.rewards import emit_reward
-    from agentlightning.task_files import load_tasks
-    from agentlightning.trainer import FitResult, Trainer
+    from agentlightning.run.trainer import Trainer
+    from agentlightning.settings.fields import RunConfig
     from agentlightning.types import Attempt, Rollout
+    from agentlightning.views.result import FitResult
 
 __version__ = "0.3.1"
-# Above 0.3.0, which is another package of this name on the public index: an upgrade would replace a version below it. Below 0.4, which programs for this name require.
+# Above 0.3.0, which is another package of this name on the public index: an upgrade would replace a version below it.
+# Below 0.4, which programs for this name require.
 
 __all__ = [
     "GRPO",
@@ -50,23 +52,23 @@ __all__ = [
 
 _HOME = {
     "GRPO": "algorithms.grpo",
-    "LLM": "resources",
+    "LLM": "agent.resources",
     "Attempt": "types",
-    "Dataset": "resources",
-    "FitResult": "trainer",
-    "LitAgent": "agent",
-    "NamedResources": "resources",
-    "PromptTemplate": "resources",
-    "ProxyLLM": "resources",
+    "Dataset": "agent.resources",
+    "FitResult": "views.result",
+    "LitAgent": "agent.calling",
+    "NamedResources": "agent.resources",
+    "PromptTemplate": "agent.resources",
+    "ProxyLLM": "agent.resources",
     "Rollout": "types",
-    "RunConfig": "config",
-    "Trainer": "trainer",
+    "RunConfig": "settings.fields",
+    "Trainer": "run.trainer",
     "configure_logger": "logs",
-    "emit_reward": "rewards",
-    "llm_rollout": "agent",
-    "load_tasks": "task_files",
-    "prompt_rollout": "agent",
-    "rollout": "agent",
+    "emit_reward": "agent.rewards",
+    "llm_rollout": "agent.calling",
+    "load_tasks": "agent.task_files",
+    "prompt_rollout": "agent.calling",
+    "rollout": "agent.calling",
 }
 """The module, inside the package, that each public name comes from."""
 
@@ -85,7 +87,8 @@ def __getattr__(name: str) -> object:
 
 
 class _Absent:
-    """Asked when Python has found no such module of this package: one that programs import and that is not here is refused with a sentence."""
+    """Asked when Python has found no such module of this package: one that programs import and that is not here is
+    refused with a sentence."""
 
     @staticmethod
     def find_spec(fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:

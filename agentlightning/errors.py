@@ -36,7 +36,8 @@ class ContextLengthError(AgentLightningError):
 
 
 class TemplateError(AgentLightningError):
-    """A chat template refused a conversation (roles that must alternate, say). The message carries the template's own words."""
+    """A chat template refused a conversation (roles that must alternate, say). The message carries the template's own
+    words."""
 
 
 class EngineError(AgentLightningError):
@@ -68,7 +69,8 @@ class RewardError(AgentLightningError):
 
 
 def why_no_folder(folder: Path, error: OSError) -> str:
-    """Why a folder could not be made, or nothing written in it: the file that stands in its way, else what the system says."""
+    """Why a folder could not be made, or nothing written in it: the file that stands in its way, else what the system
+    says."""
     # A folder on the way may be one that this user must not look into: os.path then says no, where Path raises.
     file = next((path for path in (folder, *folder.parents) if os.path.exists(path) and not os.path.isdir(path)), None)
     return f"{file} is a file, not a folder" if file is not None else error.strerror or str(error)
@@ -77,7 +79,8 @@ def why_no_folder(folder: Path, error: OSError) -> str:
 def install(extra: str) -> str:
     """The command that adds an extra to this installation.
 
-    By its name only where pip finds the package installed, and so takes what the installed one asks for: another package of the same name is published up to 0.3.0.
+    By its name only where pip finds the package installed, and so takes what the installed one asks for: another
+    package of the same name is published up to 0.3.0.
     """
     checkout = Path(__file__).resolve().parent.parent
     return f'pip install "{checkout if (checkout / "pyproject.toml").is_file() else "agentlightning"}[{extra}]"'

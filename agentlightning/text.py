@@ -1,8 +1,9 @@
-"""Text: what is made of words and numbers before anybody sees them: printable, clipped, in a stream's encoding, plurals, durations, paths.
+"""Text: what is made of words and numbers before anybody sees them: printable, clipped, in a stream's encoding,
+plurals, durations, paths.
 
-Names, folders, replies and errors come from users and models. Whatever shows one, on a terminal, in a pipe, through rich, in a log or in a picture,
-takes it through ``printable`` or ``one_line`` first; whatever writes to a stream that it did not open takes ``encodable`` last. Standard library alone
-until something is clipped.
+Names, folders, replies and errors come from users and models. Whatever shows one, on a terminal, in a pipe, through
+rich, in a log or in a picture, takes it through ``printable`` or ``one_line`` first; whatever writes to a stream that
+it did not open takes ``encodable`` last. Standard library alone until something is clipped.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _STAND_INS = {"↵": r"\n", "⇥": r"\t", "…": "~", "Δ": "delta"}
 
 
 def printable(text: str) -> str:
-    """Control characters as escapes, those that turn the direction of writing too, so that no text can move the cursor or change the terminal."""
+    """Control characters as escapes, those that turn the direction of writing too, so that no text can move the cursor
+    or change the terminal."""
     return "".join(c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -28,7 +30,8 @@ def one_line(text: str) -> str:
 
 
 def encodable(text: str, encoding: str | None) -> str:
-    """The text as a stream of that encoding can hold it: what it lacks is a backslash escape. None, and an unknown name, are taken for ASCII."""
+    """The text as a stream of that encoding can hold it: what it lacks is a backslash escape. None, and an unknown
+    name, are taken for ASCII."""
     if text.isascii():
         return text
     try:
@@ -52,7 +55,8 @@ def _spelled(c: str, encoding: str) -> str:
 
 
 def clip(text: str, columns: int) -> str:
-    """The beginning of a text that is wider than ``columns`` of a terminal (wide characters take two), and a sign that it goes on."""
+    """The beginning of a text that is wider than ``columns`` of a terminal (wide characters take two), and a sign that
+    it goes on."""
     return text if width(text) <= columns else text[: fitting(text, columns - 1)].rstrip() + "…"
 
 
@@ -123,7 +127,8 @@ def small(value: float | None) -> str:
 
 
 def at_home(path: str | Path) -> Path:
-    """The path with ``~`` as its user's home folder; as it stands where there is no such user (`Path.expanduser` would raise)."""
+    """The path with ``~`` as its user's home folder; as it stands where there is no such user (`Path.expanduser` would
+    raise)."""
     return Path(os.path.expanduser(path))
 
 
@@ -134,3 +139,13 @@ def short_path(path: str | Path) -> str:
         return str(path.resolve().relative_to(Path.cwd()))
     except (ValueError, OSError, RuntimeError):  # elsewhere; or the working directory is gone; or links that go round
         return str(path)
+
+
+LONGEST_NAME = 200
+"""Characters of an agent's name."""
+
+
+def clean_name(name: str) -> str | None:
+    """A name as it is recorded: one line, no slash, not empty, bounded. None where nothing is left."""
+    kept = "".join(letter for letter in name.strip() if letter.isprintable() and letter != "/")[:LONGEST_NAME].strip()
+    return kept or None

@@ -1,8 +1,8 @@
 """The nouns of Agent Lightning as plain typed records.
 
-Every room speaks in these. The module imports nothing of ours, holds no behaviour beyond small derived values, and must stay
-importable without torch or numpy: token ids and logprobs are ``array.array`` ("i" = int32, "f" = float32), which numpy and
-torch read without a copy.
+Every room speaks in these. The module imports nothing of ours, holds no behaviour beyond small derived values, and must
+stay importable without torch or numpy: token ids and logprobs are ``array.array`` ("i" = int32, "f" = float32), which
+numpy and torch read without a copy.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Reason(StrEnum):
 
 
 ScorableReason = Literal[Reason.AGENT_ERROR, Reason.TIMEOUT, Reason.EMPTY, Reason.BAD_REWARD, Reason.CONTEXT_LENGTH]
-"""Failures that the policy may have caused. The others have no whole record or were ended by the run, and are never scored."""
+"""Failures that the policy may have caused. The others have no whole record or were ended by the run, and are never
+scored."""
 
 
 class FinishReason(StrEnum):
@@ -107,8 +108,9 @@ class ToolCall:
 class Message:
     """One turn, in the form every wire is translated to.
 
-    ``role`` is ``system``, ``user``, ``assistant`` or ``tool`` (a wire's ``developer`` becomes ``system``). ``content`` is
-    plain text ("" where the wire had null, nothing or an empty list). ``reasoning`` is None where the wire carried none.
+    ``role`` is ``system``, ``user``, ``assistant`` or ``tool`` (a wire's ``developer`` becomes ``system``). ``content``
+    is plain text ("" where the wire had null, nothing or an empty list). ``reasoning`` is None where the wire carried
+    none.
     """
 
     role: str
@@ -121,7 +123,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool offered to the model. ``parameters`` is a JSON schema. ``strict``: calls of it have to follow the schema; the prompt is the same with it."""
+    """A tool offered to the model. ``parameters`` is a JSON schema. ``strict``: calls of it have to follow the schema;
+    the prompt is the same with it."""
 
     name: str
     description: str = ""
@@ -136,9 +139,10 @@ class Tool:
 class SamplingParams:
     """How one sample is drawn, fully resolved: what the engine was told, not what the agent asked for.
 
-    ``temperature`` 0 is greedy. ``top_k`` 0 and ``top_p`` 1 keep the whole vocabulary. ``stop_token_ids`` end a turn and stay in
-    the sample, as do the tokens of a ``stop`` string. ``grammar`` is the whole text of the grammar that the sample follows (engines/grammar.py
-    says in which language); under it only the first of ``stop_token_ids`` ends the turn, where the grammar lets it end.
+    ``temperature`` 0 is greedy. ``top_k`` 0 and ``top_p`` 1 keep the whole vocabulary. ``stop_token_ids`` end a turn
+    and stay in the sample, as do the tokens of a ``stop`` string. ``grammar`` is the whole text of the grammar that the
+    sample follows (engines/grammar.py says in which language); under it only the first of ``stop_token_ids`` ends the
+    turn, where the grammar lets it end.
     """
 
     temperature: float = 1.0
@@ -157,15 +161,17 @@ class SamplingParams:
 
     @property
     def cuts_tail(self) -> bool:
-        """Whether top_p or top_k cut it, so that the kept ids have to be recorded: the grammar's alone follow from its text."""
+        """Whether top_p or top_k cut it, so that the kept ids have to be recorded: the grammar's alone follow from its
+        text."""
         return self.temperature > 0 and (self.top_p < 1.0 or self.top_k > 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptIds:
     """The kept support of each token of a segment under top_p or top_k (within what a grammar allows), ragged.
 
-    ``ids[offsets[t]:offsets[t + 1]]`` are the token ids that could have been drawn at position t. len(offsets) = tokens + 1.
+    ``ids[offsets[t]:offsets[t + 1]]`` are the token ids that could have been drawn at position t. len(offsets) = tokens
+    + 1.
     """
 
     ids: array[int]
@@ -177,16 +183,17 @@ class Segment:
     """A stretch of sampled tokens drawn under one policy version. Lengths of all arrays are equal.
 
     ``logprobs`` are natural logs under the full softmax at the temperature used (temperature 0: at temperature 1).
-    ``log_kept`` is the log of the probability mass of the kept support, present only where ``params.cuts_support``: the behaviour
-    logprob of a token is ``logprobs[t] - log_kept[t]``. ``kept`` is present only where ``params.cuts_tail``. A token whose kept support has
-    one member was forced; under a grammar without ``kept`` that is where ``log_kept[t] == logprobs[t]``, and nowhere else.
+    ``log_kept`` is the log of the probability mass of the kept support, present only where ``params.cuts_support``: the
+    behaviour logprob of a token is ``logprobs[t] - log_kept[t]``. ``kept`` is present only where ``params.cuts_tail``.
+    A token whose kept support has one member was forced; under a grammar without ``kept`` that is where ``log_kept[t]
+    == logprobs[t]``, and nowhere else.
     """
 
     token_ids: array[int]
     logprobs: array[float]
     version: int
     log_kept: array[float] | None = None
-    kept: Kept | None = None
+    kept: KeptIds | None = None
 
 
 # --------------------------------------------------------------------------- the record
@@ -196,8 +203,8 @@ class Segment:
 class Node:
     """A node of an attempt's trace tree: only the tokens it adds to its parent's path.
 
-    ``id`` counts from 0 within the attempt, parents before children; ``parent`` is None for a root. Given tokens have no
-    logprobs and no version. ``call_index`` is the call that added it.
+    ``id`` counts from 0 within the attempt, parents before children; ``parent`` is None for a root. Given tokens have
+    no logprobs and no version. ``call_index`` is the call that added it.
     """
 
     id: int
@@ -207,14 +214,14 @@ class Node:
     call_index: int
     logprobs: array[float] | None = None
     log_kept: array[float] | None = None
-    kept: Kept | None = None
+    kept: KeptIds | None = None
     version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRecord:
-    """One of a call's ``n`` samples: the leaf node it ends in, and the message the client was given. ``malformed`` counts what in it began like a tool call
-    and was none, so that the client was given it as text."""
+    """One of a call's ``n`` samples: the leaf node it ends in, and the message the client was given. ``malformed``
+    counts what in it began like a tool call and was none, so that the client was given it as text."""
 
     node: int
     finish: FinishReason
@@ -232,15 +239,17 @@ class CallStatus(StrEnum):
     REFUSED = "refused"
     """Answered with an error before sampling (context length, bad request). It has no samples."""
     LATE = "late"
-    """It came after its attempt had ended, and was refused: the agent had left something running. It has no samples and belongs to no policy."""
+    """It came after its attempt had ended, and was refused: the agent had left something running. It has no samples and
+    belongs to no policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class External:
     """What went to an external model and what came back, as given: text, never tokens of ours.
 
-    ``model`` is its true name. ``status`` is HTTP's, None where it never answered. ``request`` is the body as the agent sent it, ``reply`` the body as
-    it came, which is JSON or server-sent events; only the endpoint's key is blotted out. ``usage`` is what the endpoint itself says.
+    ``model`` is its true name. ``status`` is HTTP's, None where it never answered. ``request`` is the body as the agent
+    sent it, ``reply`` the body as it came, which is JSON or server-sent events; only the endpoint's key is blotted out.
+    ``usage`` is what the endpoint itself says.
     """
 
     model: str
@@ -262,11 +271,13 @@ class External:
 class Call:
     """One model call of an attempt. ``prompt_node`` is the last node of its prompt; the samples' nodes hang below it.
 
-    One to an external model has ``external``, and neither policy, branch, nodes nor samples; ``model`` is then the name of the resource.
+    One to an external model has ``external``, and neither policy, branch, nodes nor samples; ``model`` is then the name
+    of the resource.
 
-    ``branch`` says how its prompt relates to the tree: ``root`` (the attempt's first), ``continued`` (extends a recorded
-    sample), ``forked`` (same prompt as an earlier call, or an earlier turn replayed), or the reason why no sample could be
-    continued: ``new`` (another conversation), ``edited``, ``compacted``, ``tools_changed``, ``kwargs_changed``, ``template``.
+    ``branch`` says how its prompt relates to the tree: ``root`` (the attempt's first), ``continued`` (extends a
+    recorded sample), ``forked`` (same prompt as an earlier call, or an earlier turn replayed), or the reason why no
+    sample could be continued: ``new`` (another conversation), ``edited``, ``compacted``, ``tools_changed``,
+    ``kwargs_changed``, ``template``.
     """
 
     id: str
@@ -293,7 +304,8 @@ class Call:
 
 
 MAX_REWARD = 1e9
-"""The largest reward that is taken, of either sign: sums and squares of such rewards, and gradients that are weighted with them, stay finite in float32."""
+"""The largest reward that is taken, of either sign: sums and squares of such rewards, and gradients that are weighted
+with them, stay finite in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,8 +330,8 @@ class Reward:
 class Rollout:
     """One execution of an agent on a task. ``seed`` fixes everything random below it.
 
-    ``group`` names the rollouts that are compared with each other; ``index`` is the place within it. ``reward`` is the final one
-    and is None until the rollout succeeded (or ``failure_reward`` named its failure).
+    ``group`` names the rollouts that are compared with each other; ``index`` is the place within it. ``reward`` is the
+    final one and is None until the rollout succeeded (or ``failure_reward`` named its failure).
     """
 
     id: str
@@ -342,8 +354,8 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a rollout, held by a runner under a lease. ``number`` counts from 1. ``lease_until`` is Unix time in seconds. ``marked`` are the agents
-    that it marked as trainable."""
+    """One try at a rollout, held by a runner under a lease. ``number`` counts from 1. ``lease_until`` is Unix time in
+    seconds. ``marked`` are the agents that it marked as trainable."""
 
     id: str
     rollout_id: str
@@ -360,8 +372,8 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """What a runner reports when an attempt ended: either ``rewards`` whose last ``final`` entry counts, or a ``failure``. ``marked`` are the names of the
-    agents that it marked as trainable, in the order of the marks."""
+    """What a runner reports when an attempt ended: either ``rewards`` whose last ``final`` entry counts, or a
+    ``failure``. ``marked`` are the names of the agents that it marked as trainable, in the order of the marks."""
 
     status: Status
     reward: float | None = None

@@ -1,4 +1,5 @@
-"""What every figure is shown and kept with: the machine, the versions, each run, and minimum, median and maximum over the runs.
+"""What every figure is shown and kept with: the machine, the versions, each run, and minimum, median and maximum over
+the runs.
 
     report = Report("imports")
     report.add("import agentlightning", seconds=0.031)      # once per run, under the same label for the same thing
@@ -27,13 +28,20 @@ PACKAGES = ("agentlightning", "torch", "transformers", "aiohttp", "openai", "trl
 
 def machine() -> dict[str, Any]:
     """The processor, the cores this process may use, memory, load and software, as they are now."""
-    info = {"cpu": _cpu(), "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()}
+    info = {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    }
     if hasattr(os, "sysconf"):
         info["memory_gb"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     if hasattr(os, "getloadavg"):
         info["load_before"] = round(os.getloadavg()[0], 1)
     gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-    return info | {"gpus": gpus.splitlines() if gpus else [], "system": platform.platform(), "python": platform.python_version()}
+    return info | {
+        "gpus": gpus.splitlines() if gpus else [],
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
 
 
 def _cpu() -> str:
@@ -67,7 +75,7 @@ def model_folder(named: str | Path | None) -> str:
     """The model a benchmark runs: the one named, or SmolLM2-135M-Instruct, converted once."""
     if named:
         return str(named)
-    from agentlightning.starters import make
+    from agentlightning.settings.starters import make
 
     return str(make("smollm2", lambda text: print(text, file=sys.stderr)))
 
@@ -81,7 +89,11 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str:
         said = action.help or ""
         default = " ".join(map(str, action.default)) if isinstance(action.default, list) else action.default
-        return said if default is None or default is False or default in ("", argparse.SUPPRESS) else f"{said} (default: {default})"
+        return (
+            said
+            if default is None or default is False or default in ("", argparse.SUPPRESS)
+            else f"{said} (default: {default})"
+        )
 
 
 class Report:
@@ -92,7 +104,8 @@ class Report:
         self.runs: list[dict[str, Any]] = []
         m = self.machine
         print(
-            f"{name}: {m['cpu']}, {m['cores']} cores, {m.get('memory_gb', '?')} GB, load {m.get('load_before', '?')}, Python {m['python']}"
+            f"{name}: {m['cpu']}, {m['cores']} cores, {m.get('memory_gb', '?')} GB, load {m.get('load_before', '?')}, "
+            f"Python {m['python']}"
         )
         print("  " + ", ".join(f"{package} {number}" for package, number in self.versions.items()))
 
@@ -107,9 +120,18 @@ class Report:
         for label in dict.fromkeys(run["label"] for run in self.runs):
             mine = [run for run in self.runs if run["label"] == label]
             for key in mine[0]:
-                values = [run[key] for run in mine if isinstance(run.get(key), int | float) and not isinstance(run.get(key), bool)]
+                values = [
+                    run[key]
+                    for run in mine
+                    if isinstance(run.get(key), int | float) and not isinstance(run.get(key), bool)
+                ]
                 if values:
-                    figures = {"min": min(values), "median": statistics.median(values), "max": max(values), "runs": len(values)}
+                    figures = {
+                        "min": min(values),
+                        "median": statistics.median(values),
+                        "max": max(values),
+                        "runs": len(values),
+                    }
                     spread.setdefault(label, {})[key] = figures
         return spread
 
@@ -118,14 +140,18 @@ class Report:
         spread = self.summary()
         for label, figures in spread.items():
             for key, f in figures.items():
-                print(f"  {label}, {key}: median {_show(f['median'])} (min {_show(f['min'])}, max {_show(f['max'])}, {f['runs']} runs)")
+                print(
+                    f"  {label}, {key}: median {_show(f['median'])} (min {_show(f['min'])}, max {_show(f['max'])}, "
+                    f"{f['runs']} runs)"
+                )
         for key, value in conclusions.items():
             print(f"  {key}: {_show(value)}")
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{self.name}.json"
         revision = _output("git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty")
         content = {
-            "benchmark": self.name, "date": time.strftime("%Y-%m-%d"), "revision": revision, "machine": self.machine, "versions": self.versions,
+            "benchmark": self.name, "date": time.strftime("%Y-%m-%d"), "revision": revision, "machine": self.machine,
+            "versions": self.versions,
             "settings": self.settings, "runs": self.runs, "summary": spread, "conclusions": conclusions,
         }  # fmt: skip
         path.write_text(json.dumps(content, indent=2) + "\n")

@@ -1,13 +1,16 @@
-"""What a busy machine costs: the engine and the learner on a quiet machine, beside two and beside six busy processes, as it was and as it is.
+"""What a busy machine costs: the engine and the learner on a quiet machine, beside two and beside six busy processes,
+as it was and as it is.
 
     python benchmarks/busy.py [--model DIR] [--pairs 7] [--seconds 4] [--quick]
 
-``before`` is what torch does by itself: as many threads as cores, which spin for long where they wait. ``now`` is what a run does: spinning is bounded before
-torch is loaded and hardly any while others want the cores, and the threads, and the cores that they are bound to, follow what is free. Each side is a process of its own, and they take turns, one at a time; each works
-untimed until the other's turn is out of its sight. The busy processes are ended before the next condition. ``--quick`` takes two pairs of short turns.
+``before`` is what torch does by itself: as many threads as cores, which spin for long where they wait. ``now`` is what
+a run does: spinning is bounded before torch is loaded and hardly any while others want the cores, and the threads, and
+the cores that they are bound to, follow what is free. Each side is a process of its own, and they take turns, one at a
+time; each works untimed until the other's turn is out of its sight. The busy processes are ended before the next
+condition. ``--quick`` takes two pairs of short turns.
 
-Tokens a second: of 8 requests that decode together, and of those that a training step forwards. Aims: on a quiet machine ``now`` has 0.97 of ``before``; beside
-two busy processes 0.5, beside six 0.15 of its own quiet pace.
+Tokens a second: of 8 requests that decode together, and of those that a training step forwards. Aims: on a quiet
+machine ``now`` has 0.97 of ``before``; beside two busy processes 0.5, beside six 0.15 of its own quiet pace.
 """
 
 from __future__ import annotations
@@ -40,13 +43,13 @@ AIMS = {"now_of_before_quiet": 0.97, "beside_2_of_quiet": 0.5, "beside_6_of_quie
 
 def serve(pipe: Connection, work: str, mode: str, path: str) -> None:
     """A side of one comparison: tokens a second for each (seconds to settle, seconds to time) that comes."""
-    from agentlightning.engines.threads import bound_spinning
+    from agentlightning.engines.local.thread_count import bound_spinning
 
     if mode == "now":
         bound_spinning()
-    from agentlightning.config import ModelConfig
-    from agentlightning.engines.local_threads import Threads
-    from agentlightning.models import load_model
+    from agentlightning.engines.local.threads import Threads
+    from agentlightning.engines.models import load_model
+    from agentlightning.settings.fields import ModelConfig
 
     class ByItself(Threads):
         """As torch comes: all cores, at any load."""
@@ -65,15 +68,17 @@ def serve(pipe: Connection, work: str, mode: str, path: str) -> None:
 
 
 def engine(loaded: Any, threads: Any) -> Callable[[float, float], float]:
-    from agentlightning.config import EngineConfig
     from agentlightning.engines.base import SampleRequest
-    from agentlightning.engines.local import LocalEngine
+    from agentlightning.engines.local.engine import LocalEngine
+    from agentlightning.settings.fields import EngineConfig
     from agentlightning.types import SamplingParams
 
     sampler = LocalEngine(loaded.model, loaded.tokenizer, EngineConfig(), threads=threads)
     asyncio.run(sampler.start())
     rng = random.Random(0)
-    prompts = [array("i", [rng.randrange(10, loaded.model.config.vocab_size) for _ in range(32)]) for _ in range(REQUESTS)]
+    prompts = [
+        array("i", [rng.randrange(10, loaded.model.config.vocab_size) for _ in range(32)]) for _ in range(REQUESTS)
+    ]
 
     async def decode(settle: float, seconds: float) -> float:
         times: list[list[float]] = [[] for _ in prompts]
@@ -92,7 +97,9 @@ def engine(loaded: Any, threads: Any) -> Callable[[float, float], float]:
 
         tasks = [
             asyncio.create_task(
-                sampler.sample(SampleRequest(str(i), prompt, SamplingParams(max_tokens=1900, seed=i)), lambda _, i=i: drawn(i))
+                sampler.sample(
+                    SampleRequest(str(i), prompt, SamplingParams(max_tokens=1900, seed=i)), lambda _, i=i: drawn(i)
+                )
             )
             for i, prompt in enumerate(prompts)
         ]
@@ -110,10 +117,10 @@ def engine(loaded: Any, threads: Any) -> Callable[[float, float], float]:
 def learner(loaded: Any, threads: Any) -> Callable[[float, float], float]:
     from learner import rollouts, with_logprobs
 
-    from agentlightning.config import LearnerConfig
-    from agentlightning.learning.batch import Batch
     from agentlightning.learning.learner import Learner
     from agentlightning.learning.loss_config import LossConfig
+    from agentlightning.records.batch import Batch
+    from agentlightning.settings.fields import LearnerConfig
 
     rng, vocabulary = random.Random(0), loaded.model.config.vocab_size
     prompt = [rng.randrange(3, vocabulary) for _ in range(32)]
@@ -171,16 +178,26 @@ def compare(report: Report, work: str, path: str, pairs: int, seconds: float) ->
                     sides[mode][0].send((SETTLE, seconds))
                     pace, threads = sides[mode][0].recv()
                     paces.setdefault((mode, beside), []).append(pace)
-                    report.add(f"{work}, {f'beside {beside}' if beside else 'quiet'}, {mode}", tokens_per_s=pace, threads=threads)
+                    report.add(
+                        f"{work}, {f'beside {beside}' if beside else 'quiet'}, {mode}",
+                        tokens_per_s=pace,
+                        threads=threads,
+                    )
     for pipe, process in sides.values():
         pipe.send(None)
         process.join(20)
         process.kill()
     quiet = statistics.median(paces["now", 0])
-    reached = {"now_of_before_quiet": statistics.median([n / b for n, b in zip(paces["now", 0], paces["before", 0], strict=True)])}
+    reached = {
+        "now_of_before_quiet": statistics.median(
+            [n / b for n, b in zip(paces["now", 0], paces["before", 0], strict=True)]
+        )
+    }
     for beside in BESIDE[1:]:
         reached[f"beside_{beside}_of_quiet"] = statistics.median(paces["now", beside]) / quiet
-        reached[f"before_beside_{beside}_of_quiet"] = statistics.median(paces["before", beside]) / statistics.median(paces["before", 0])
+        reached[f"before_beside_{beside}_of_quiet"] = statistics.median(paces["before", beside]) / statistics.median(
+            paces["before", 0]
+        )
     return reached
 
 

@@ -1,9 +1,10 @@
-"""How exactly turns go on: random conversations under random client damage over three templates, judged independently of the code that splices.
+"""How exactly turns go on: random conversations under random client damage over three templates, judged independently
+of the code that splices.
 
     python benchmarks/continuation.py [--conversations 1000] [--turns 8] [--seed 0]
 
-``wrong`` counts spliced prompts that do not read as the client's own history; it has to be 0. The rest is the share of requests that continued a recorded path and
-of those that branched, by what the client did and by reason.
+``wrong`` counts spliced prompts that do not read as the client's own history; it has to be 0. The rest is the share of
+requests that continued a recorded path and of those that branched, by what the client did and by reason.
 """
 
 from __future__ import annotations
@@ -46,9 +47,15 @@ def main() -> None:
         for name, branches in by_damage.items():
             count = branches.total()
             report.add(
-                f"{family}, {name}", requests=count, **{branch: round(number / count, 4) for branch, number in sorted(branches.items())}
+                f"{family}, {name}",
+                requests=count,
+                **{branch: round(number / count, 4) for branch, number in sorted(branches.items())},
             )
-        report.add(f"{family}, all", seconds=time.perf_counter() - begin, requests=sum(branches.total() for branches in by_damage.values()))
+        report.add(
+            f"{family}, all",
+            seconds=time.perf_counter() - begin,
+            requests=sum(branches.total() for branches in by_damage.values()),
+        )
     report.finish(requests=requests, wrong_splices=wrong)
     if wrong:
         sys.exit(1)

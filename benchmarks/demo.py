@@ -2,8 +2,9 @@
 
     python benchmarks/demo.py [--model DIR] [--seeds 0 1 2 3 4]
 
-Each seed is ``examples/calculator/train.py`` as ``make demo`` runs it, in a process of its own. ``training_s`` is sampling and training;
-validation, saving, loading and starting are in ``whole_s`` besides. The run stops at the first step whose mean training reward is 0.95.
+Each seed is ``examples/calculator/train.py`` as ``make demo`` runs it, in a process of its own. ``training_s`` is
+sampling and training; validation, saving, loading and starting are in ``whole_s`` besides. The run stops at the first
+step whose mean training reward is 0.95.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, str(PROGRAM), "--seed", str(seed), "--output-dir", folder]
             began = time.monotonic()
-            subprocess.run([*command, *(("--model", options.model) if options.model else ())], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [*command, *(("--model", options.model) if options.model else ())],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
             whole = time.monotonic() - began
             result = json.loads(next(Path(folder).glob("*/result.json")).read_text())
         history, seconds = result["history"], result["seconds"]

@@ -1,10 +1,12 @@
-"""What the local engine's speed is claimed with: decode tokens/s beside ``model.generate`` in the same process, alternating; time to first token
-while others decode; prefix reuse of second turns.
+"""What the local engine's speed is claimed with: decode tokens/s beside ``model.generate`` in the same process,
+alternating; time to first token while others decode; prefix reuse of second turns.
 
-    python benchmarks/engine.py [--model DIR] [--dtypes float32 bfloat16] [--device auto] [--rounds 5] [--counts 1 8 32] [--tokens 64] [--threads N]
+    python benchmarks/engine.py [--model DIR] [--dtypes float32 bfloat16] [--device auto] [--rounds 5] [--counts 1 8 32]
+    [--tokens 64] [--threads N]
 
-Both sides sample at temperature 1, no end token, from the same prompts of differing lengths. ``decode`` counts the tokens between the moment when
-every request has its first and the moment when one has its last; ``whole`` counts all tokens over the whole time, prompts included.
+Both sides sample at temperature 1, no end token, from the same prompts of differing lengths. ``decode`` counts the
+tokens between the moment when every request has its first and the moment when one has its last; ``whole`` counts all
+tokens over the whole time, prompts included.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ import torch
 from _report import Report, model_folder, options_of
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-from agentlightning.config import EngineConfig, ModelConfig
 from agentlightning.engines.base import Sample, SampleRequest
-from agentlightning.engines.local import LocalEngine
-from agentlightning.models import LoadedModel, load_model
+from agentlightning.engines.local.engine import LocalEngine
+from agentlightning.engines.models import LoadedModel, load_model
+from agentlightning.settings.fields import EngineConfig, ModelConfig
 from agentlightning.types import SamplingParams
 
 Prompts = list[list[int]]
@@ -58,7 +60,9 @@ def run_generate(loaded: LoadedModel, prompts: Prompts, tokens: int) -> dict[str
     clock = Clock()
     begin = time.perf_counter()
     with torch.no_grad():
-        loaded.model.generate(ids, attention_mask=mask, generation_config=settings, stopping_criteria=StoppingCriteriaList([clock]))  # pyright: ignore
+        loaded.model.generate(
+            ids, attention_mask=mask, generation_config=settings, stopping_criteria=StoppingCriteriaList([clock])
+        )  # pyright: ignore
     whole = time.perf_counter() - begin
     decode = len(prompts) * (tokens - 1) / (clock.times[-1] - clock.times[0])
     return {"decode": decode, "whole": len(prompts) * tokens / whole}
@@ -79,7 +83,9 @@ async def run_engine(engine: LocalEngine, prompts: Prompts, tokens: int) -> dict
     return {"decode": between / (end - start), "whole": len(prompts) * tokens / whole}
 
 
-async def speed(report: Report, name: str, loaded: LoadedModel, engine: LocalEngine, counts: list[int], tokens: int, rounds: int) -> None:
+async def speed(
+    report: Report, name: str, loaded: LoadedModel, engine: LocalEngine, counts: list[int], tokens: int, rounds: int
+) -> None:
     vocabulary = loaded.model.config.vocab_size
     for count in counts:
         for round_ in range(-1, rounds):
@@ -92,14 +98,19 @@ async def speed(report: Report, name: str, loaded: LoadedModel, engine: LocalEng
                 report.add(f"{name}, {count} requests, generate", **theirs)
 
 
-async def first_token(report: Report, name: str, loaded: LoadedModel, engine: LocalEngine, others: int, rounds: int) -> None:
-    """Seconds to the first token of a request of 100 prompt tokens that arrives while ``others`` decode, beside the same alone."""
+async def first_token(
+    report: Report, name: str, loaded: LoadedModel, engine: LocalEngine, others: int, rounds: int
+) -> None:
+    """Seconds to the first token of a request of 100 prompt tokens that arrives while ``others`` decode, beside the
+    same alone."""
     vocabulary = loaded.model.config.vocab_size
     loop = asyncio.get_running_loop()
 
     async def probe(seed: int) -> float:
         prompt = prompts_of(1, vocabulary, seed=seed, shortest=100, longest=100)[0]
-        return (await engine.sample(SampleRequest("probe", array("i", prompt), SamplingParams(max_tokens=1, seed=1)))).first_token_s
+        return (
+            await engine.sample(SampleRequest("probe", array("i", prompt), SamplingParams(max_tokens=1, seed=1)))
+        ).first_token_s
 
     for round_ in range(rounds):
         background: list[asyncio.Task[Sample]] = []
@@ -119,7 +130,8 @@ async def first_token(report: Report, name: str, loaded: LoadedModel, engine: Lo
 
 
 async def reuse(report: Report, name: str, loaded: LoadedModel, engine: LocalEngine, conversations: int) -> None:
-    """Second turns: the share of the prompt's tokens that a first turn had computed, or could have, which were not computed again."""
+    """Second turns: the share of the prompt's tokens that a first turn had computed, or could have, which were not
+    computed again."""
     vocabulary = loaded.model.config.vocab_size
     rng = random.Random(5)
     reused, reusable, total = 0, 0, 0
@@ -134,8 +146,12 @@ async def reuse(report: Report, name: str, loaded: LoadedModel, engine: LocalEng
         reusable += len(before)
         total += len(second)
 
-    await asyncio.gather(*(one(i, p) for i, p in enumerate(prompts_of(conversations, vocabulary, seed=5, shortest=80, longest=120))))
-    report.add(f"{name}, second turns", reused_share=reused / reusable, reused=reused, reusable=reusable, prompt_tokens=total)
+    await asyncio.gather(
+        *(one(i, p) for i, p in enumerate(prompts_of(conversations, vocabulary, seed=5, shortest=80, longest=120)))
+    )
+    report.add(
+        f"{name}, second turns", reused_share=reused / reusable, reused=reused, reusable=reusable, prompt_tokens=total
+    )
 
 
 async def measure(report: Report, args: argparse.Namespace, model: str, dtype: Literal["float32", "bfloat16"]) -> None:
@@ -151,7 +167,9 @@ async def measure(report: Report, args: argparse.Namespace, model: str, dtype: L
 def main() -> None:
     parser = options_of(__doc__)
     parser.add_argument("--model", help="Hugging Face folder; default: SmolLM2-135M-Instruct")
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"], help="of the weights")
+    parser.add_argument(
+        "--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"], help="of the weights"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 8, 32], help="requests at once")
     parser.add_argument("--tokens", type=int, default=64, help="new tokens per request")
@@ -162,7 +180,12 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     model = model_folder(args.model)
     cuda = args.device != "cpu" and torch.cuda.is_available()
-    report = Report("engine-cuda" if cuda else "engine", model=Path(model).name, new_tokens=args.tokens, threads=torch.get_num_threads())
+    report = Report(
+        "engine-cuda" if cuda else "engine",
+        model=Path(model).name,
+        new_tokens=args.tokens,
+        threads=torch.get_num_threads(),
+    )
     for dtype in args.dtypes:
         asyncio.run(measure(report, args, model, dtype))
     summary = report.summary()

@@ -1,13 +1,16 @@
-"""What the gateway costs, with durable recording: latency at one connection, requests/s at 32 and 256, beside a plain capture proxy in the same run.
+"""What the gateway costs, with durable recording: latency at one connection, requests/s at 32 and 256, beside a plain
+capture proxy in the same run.
 
     python benchmarks/gateway.py [--model DIR] [--runs 5] [--seconds 3] [--connections 1 32 256]
 
-Every request is a turn that continues a recorded conversation: about 1,000 prompt tokens of which at most 64 are new, answered with 256 sampled
-tokens. The gateway has a null engine in its process (an instant reply), renders and tokenises with a real chat template, and answers once the call
-is in its SQLite file. The proxy, twenty lines of aiohttp, forwards to the same null engine behind an HTTP server of its own and appends request and
-reply to a file; that engine renders and tokenises nothing. Its replies are text alone ("proxy"), or hold the token ids and logprobs that training
-needs, in the API's own form ("proxy, tokens"). One process each; the load comes from a third. Run i of one is followed by run i of the others.
-``server_cpu_us`` is the processor time per request of the gateway's or the proxy's process: unlike the rest it says something on a busy machine too.
+Every request is a turn that continues a recorded conversation: about 1,000 prompt tokens of which at most 64 are new,
+answered with 256 sampled tokens. The gateway has a null engine in its process (an instant reply), renders and tokenises
+with a real chat template, and answers once the call is in its SQLite file. The proxy, twenty lines of aiohttp, forwards
+to the same null engine behind an HTTP server of its own and appends request and reply to a file; that engine renders
+and tokenises nothing. Its replies are text alone ("proxy"), or hold the token ids and logprobs that training needs, in
+the API's own form ("proxy, tokens"). One process each; the load comes from a third. Run i of one is followed by run i
+of the others. ``server_cpu_us`` is the processor time per request of the gateway's or the proxy's process: unlike the
+rest it says something on a busy machine too.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ from _report import Report, model_folder, options_of
 from aiohttp import web
 
 PROMPT, NEW, SAMPLED = 1000, 64, 256
-TEXT = "the agent asks what it needs and reads what comes back then it writes a short plan and goes on until the task is done "
+TEXT = (
+    "the agent asks what it needs and reads what comes back then it writes a short plan and goes on until the task "
+    "is done "
+)
 
 # --------------------------------------------------------------------------- the two servers
 
@@ -49,7 +55,11 @@ class NullEngine:
         from agentlightning.engines.base import Sample
         from agentlightning.types import FinishReason, Segment
 
-        self.reply = Sample((Segment(token_ids, array("f", [-0.25] * len(token_ids)), 1),), FinishReason.STOP, reused_tokens=PROMPT - NEW)
+        self.reply = Sample(
+            (Segment(token_ids, array("f", [-0.25] * len(token_ids)), 1),),
+            FinishReason.STOP,
+            reused_tokens=PROMPT - NEW,
+        )
 
     def version(self, policy: str = "main") -> int:
         return 1
@@ -77,8 +87,8 @@ async def serve_gateway(model: str, folder: Path, attempts: int, engine: type[Nu
     """The gateway with ``attempts`` open attempts; says their URLs and serves until its standard input ends."""
     from transformers import AutoTokenizer
 
-    from agentlightning.config import GatewayConfig, SamplingConfig
-    from agentlightning.gateway import Gateway, Policy
+    from agentlightning.gateway import Gateway, Served
+    from agentlightning.settings.fields import GatewayConfig, SamplingConfig
     from agentlightning.store import open_store
     from agentlightning.templates import load_template
     from agentlightning.types import Mode, Rollout, RunRecord, RunStatus
@@ -90,7 +100,7 @@ async def serve_gateway(model: str, folder: Path, attempts: int, engine: type[Nu
     store = open_store(f"sqlite:///{folder / 'record.db'}")
     await store.create_run(RunRecord("run", "benchmark", str(folder), RunStatus.RUNNING, {}, time.time()))
     await store.enqueue([Rollout(f"run-{i}", "run", {}, Mode.TRAIN, 0, "g", i, i, 1) for i in range(attempts)])
-    gateway = Gateway(store, {"main": Policy("main", engine(ids), template)}, GatewayConfig())
+    gateway = Gateway(store, {"main": Served("main", engine(ids), template)}, GatewayConfig())
     await gateway.start()
     urls = [
         (await gateway.open(rollout, attempt, sampling=SamplingConfig())).base_url
@@ -113,7 +123,9 @@ async def serve_upstream(folder: Path) -> None:
 
     async def answer(request: web.Request) -> web.Response:
         await request.read()
-        return web.Response(body=tokens if request.path.startswith("/tokens") else text, content_type="application/json")
+        return web.Response(
+            body=tokens if request.path.startswith("/tokens") else text, content_type="application/json"
+        )
 
     await serve_app([web.post("/{tail:.*}", answer)])
 
@@ -125,9 +137,14 @@ async def serve_proxy(upstream: str, log: Path) -> None:
 
         async def forward(request: web.Request) -> web.Response:
             body = await request.read()
-            async with client.post(upstream + request.path, data=body, headers={"Content-Type": "application/json"}) as reply:
+            async with client.post(
+                upstream + request.path, data=body, headers={"Content-Type": "application/json"}
+            ) as reply:
                 answer = await reply.read()
-            file.write(orjson.dumps({"at": time.time(), "request": orjson.Fragment(body), "reply": orjson.Fragment(answer)}) + b"\n")
+            file.write(
+                orjson.dumps({"at": time.time(), "request": orjson.Fragment(body), "reply": orjson.Fragment(answer)})
+                + b"\n"
+            )
             return web.Response(body=answer, status=reply.status, content_type="application/json")
 
         await serve_app([web.post("/{tail:.*}", forward)])
@@ -179,7 +196,10 @@ class Connection(asyncio.Protocol):
 
     async def post(self, path: str, body: bytes) -> bytes:
         self.done = asyncio.get_running_loop().create_future()
-        head = f"POST {path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\nContent-Length: "
+            f"{len(body)}\r\n\r\n"
+        )
         self.transport.write(head.encode() + body)
         return await self.done
 
@@ -188,7 +208,11 @@ class Talker:
     """One connection with a conversation of its own; ``turn`` asks the next question about it."""
 
     def __init__(self, url: str, first: str, new: str) -> None:
-        self.host, self.port, self.path = url.split("/")[2].split(":")[0], int(url.split(":")[2].split("/")[0]), "/" + url.split("/", 3)[3]
+        self.host, self.port, self.path = (
+            url.split("/")[2].split(":")[0],
+            int(url.split(":")[2].split("/")[0]),
+            "/" + url.split("/", 3)[3],
+        )
         self.path += "/chat/completions"
         self.history = [{"role": "user", "content": first}]
         self.new = new
@@ -198,7 +222,9 @@ class Talker:
         _, self.connection = await asyncio.get_running_loop().create_connection(Connection, self.host, self.port)
 
     async def ask(self, messages: list[dict[str, str]], **more: Any) -> bytes:
-        return await self.connection.post(self.path, orjson.dumps({"model": "main", "messages": messages, "max_tokens": SAMPLED, **more}))
+        return await self.connection.post(
+            self.path, orjson.dumps({"model": "main", "messages": messages, "max_tokens": SAMPLED, **more})
+        )
 
     async def prepare(self) -> None:
         """Two turns that become history."""
@@ -269,9 +295,15 @@ async def measure(args: argparse.Namespace, folder: Path, report: Report) -> Non
     (folder / "text.json").write_bytes(reply)
     (folder / "tokens.json").write_bytes(await talkers[0].turn(logprobs=True, return_token_ids=True))
     usage = orjson.loads(reply)["usage"]
-    print(f"a turn: {usage['prompt_tokens']} prompt tokens, {usage['completion_tokens']} sampled, {len(reply)} bytes of reply", flush=True)
+    print(
+        f"a turn: {usage['prompt_tokens']} prompt tokens, {usage['completion_tokens']} sampled, {len(reply)} bytes of "
+        "reply",
+        flush=True,
+    )
     upstream = Server("--serve", "upstream", "--folder", str(folder))
-    proxy = Server("--serve", "proxy", "--upstream", upstream.told["urls"][0].removesuffix("/v1"), "--folder", str(folder))
+    proxy = Server(
+        "--serve", "proxy", "--upstream", upstream.told["urls"][0].removesuffix("/v1"), "--folder", str(folder)
+    )
 
     def like(url: str) -> list[Talker]:
         copies = [Talker(url, told["first"], told["new"]) for _ in talkers]
@@ -314,7 +346,9 @@ def conclusions(summary: dict[str, dict[str, dict[str, float]]], connections: li
     for count in connections:
         if count == 1:
             found["added p50 ms, gateway (its engine takes no time)"] = median("gateway", 1, "p50_ms")
-            found["added p50 ms, proxy (beyond its upstream alone)"] = median("proxy", 1, "p50_ms") - median("upstream alone", 1, "p50_ms")
+            found["added p50 ms, proxy (beyond its upstream alone)"] = median("proxy", 1, "p50_ms") - median(
+                "upstream alone", 1, "p50_ms"
+            )
             continue
         for side in ("proxy", "proxy, tokens"):
             found[f"gateway / {side}, req/s at {count}"] = median("gateway", count, "rps") / median(side, count, "rps")
@@ -348,7 +382,13 @@ def main() -> None:
         run(lambda: serve_proxy(args.upstream, Path(args.folder) / "capture.jsonl"))
     else:
         args.model = model_folder(args.model)
-        settings = {"connections": args.connections, "seconds": args.seconds, "prompt": PROMPT, "new": NEW, "sampled": SAMPLED}
+        settings = {
+            "connections": args.connections,
+            "seconds": args.seconds,
+            "prompt": PROMPT,
+            "new": NEW,
+            "sampled": SAMPLED,
+        }
         report = Report("gateway", **settings, uvloop=find_spec("uvloop") is not None, sqlite=sqlite3.sqlite_version)
         with tempfile.TemporaryDirectory() as folder:
             run(lambda: measure(args, Path(folder), report))

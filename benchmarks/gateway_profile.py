@@ -2,9 +2,10 @@
 
     python benchmarks/gateway_profile.py [--model DIR] [--runs 5] [--seconds 3] [--connections 32]
 
-The load and the engine are those of gateway.py. In the server's process the functions that a call goes through are timed with the thread's own processor clock; a part
-holds what it calls, but for the parts that are listed themselves. The clock costs about a microsecond a part, which is in the figures. ``loop: the rest`` is aiohttp's
-parsing, the event loop and what no part names; ``writer`` and ``encoder`` are the threads beside the loop.
+The load and the engine are those of gateway.py. In the server's process the functions that a call goes through are
+timed with the thread's own processor clock; a part holds what it calls, but for the parts that are listed themselves.
+The clock costs about a microsecond a part, which is in the figures. ``loop: the rest`` is aiohttp's parsing, the event
+loop and what no part names; ``writer`` and ``encoder`` are the threads beside the loop.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ class _Steps:
 
 
 def serve(model: str, folder: Path, attempts: int) -> None:
-    """The gateway with its parts timed; on SIGUSR1 it writes what each has taken so far, and each thread, to ``spent.json``."""
+    """The gateway with its parts timed; on SIGUSR1 it writes what each has taken so far, and each thread, to
+    ``spent.json``."""
     clock = Clock()
     for part in parts():
         clock.wrap(*part)
@@ -167,8 +169,16 @@ async def measure(args: argparse.Namespace, folder: Path, report: Report) -> Non
         found = {name: (ns - before["parts"].get(name, 0)) / 1e3 / count for name, ns in after["parts"].items()}
         threads = {name: (ns - before["threads"].get(name, 0)) / 1e3 / count for name, ns in after["threads"].items()}
         loop = threads["agl-gateway"]
-        others = {"writer": threads["store-writer"], "encoder": sum(ns for name, ns in threads.items() if "encoder" in name)}
-        for name, microseconds in {**found, "loop: the rest": loop - sum(found.values()), "loop: all": loop, **others}.items():
+        others = {
+            "writer": threads["store-writer"],
+            "encoder": sum(ns for name, ns in threads.items() if "encoder" in name),
+        }
+        for name, microseconds in {
+            **found,
+            "loop: the rest": loop - sum(found.values()),
+            "loop: all": loop,
+            **others,
+        }.items():
             report.add(name, us_per_request=microseconds)
     server.close()
 

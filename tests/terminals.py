@@ -1,4 +1,5 @@
-"""Real terminals for tests: a command in a pseudo-terminal of a size, what it wrote, and the screen that a terminal makes of it."""
+"""Real terminals for tests: a command in a pseudo-terminal of a size, what it wrote, and the screen that a terminal
+makes of it."""
 
 from __future__ import annotations
 
@@ -61,14 +62,16 @@ def in_terminal(
     stdout: int | None = None,
     **env: str,
 ) -> Shown:
-    """Runs a command in a terminal of its own until it ends; the terminal is closed before that when ``until`` holds of what was written.
+    """Runs a command in a terminal of its own until it ends; the terminal is closed before that when ``until`` holds of
+    what was written.
 
     ``stdout`` is another file for its standard output.
     """
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     process = subprocess.Popen(
-        command, cwd=cwd, stdin=follower, stdout=follower if stdout is None else stdout, stderr=follower, close_fds=True, start_new_session=True,
+        command, cwd=cwd, stdin=follower, stdout=follower if stdout is None else stdout, stderr=follower,
+        close_fds=True, start_new_session=True,
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), env=environment(PYTHONIOENCODING=encoding, **env),
     )  # fmt: skip
     os.close(follower)

@@ -1,4 +1,5 @@
-"""What the pages say can be done: their programs compile, and every name, command, option, setting, path and link in them exists."""
+"""What the pages say can be done: their programs compile, and every name, command, option, setting, path and link in
+them exists."""
 
 from __future__ import annotations
 
@@ -21,11 +22,17 @@ import typer.main
 import agentlightning
 from agentlightning.algorithms import GRPO
 from agentlightning.cli.app import app
-from agentlightning.config import RunConfig, resolve
-from agentlightning.trainer import Trainer
+from agentlightning.run.trainer import Trainer
+from agentlightning.settings.fields import RunConfig
+from agentlightning.settings.sources import resolve
 from tests.imports import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "benchmarks" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 BENCHMARKS = sorted(path for path in (ROOT / "benchmarks").glob("*.py") if not path.name.startswith("_"))
 
 
@@ -48,7 +55,12 @@ def blocks(page: Path) -> Iterator[Snippet]:
 
 
 def inline(page: Path) -> Iterator[Snippet]:
-    text = re.sub(r"^ *```.*?^ *```", lambda fenced: "\n" * fenced[0].count("\n"), page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"^ *```.*?^ *```",
+        lambda fenced: "\n" * fenced[0].count("\n"),
+        page.read_text(),
+        flags=re.DOTALL | re.MULTILINE,
+    )
     for number, line in enumerate(text.splitlines(), 1):
         for found in re.finditer(r"(?<!`)`([^`]+)`(?!`)", line):
             yield Snippet(page, number, "inline", found[1].replace("\\|", "|"))
@@ -73,7 +85,11 @@ def imported(name: str) -> Any:
 def fields(target: Any) -> set[str] | None:
     """The keywords that a callable takes; None where it takes any."""
     if target is Trainer:
-        own = {name for name, p in inspect.signature(Trainer).parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+        own = {
+            name
+            for name, p in inspect.signature(Trainer).parameters.items()
+            if p.kind is not inspect.Parameter.VAR_KEYWORD
+        }
         return own | set(RunConfig.model_fields)
     parameters = inspect.signature(target).parameters.values()
     return None if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters) else {p.name for p in parameters}
@@ -103,14 +119,22 @@ def test_the_programs_of_the_pages_compile_and_call_what_there_is(snippet: Snipp
         target: Any = None
         if isinstance(node.func, ast.Name):
             target = known.get(node.func.id)
-        elif isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name) and node.func.value.id in made:
+        elif (
+            isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id in made
+        ):
             assert hasattr(made[node.func.value.id], node.func.attr), f"{snippet}: {ast.unparse(node.func)}"
             target = getattr(made[node.func.value.id], node.func.attr)
         if target is not None and (taken := fields(target)) is not None:
             assert {word.arg for word in node.keywords if word.arg} <= taken, f"{snippet}: {ast.unparse(node)}"
         if target is Trainer:
             written = {word.arg: word.value for word in node.keywords if word.arg}
-            plain = {name: value for name, value in written.items() if isinstance(value, ast.Constant | ast.Dict) and name != "resources"}
+            plain = {
+                name: value
+                for name, value in written.items()
+                if isinstance(value, ast.Constant | ast.Dict) and name != "resources"
+            }
             Trainer(**{name: ast.literal_eval(value) for name, value in plain.items()})
 
 
@@ -126,9 +150,13 @@ def command_lines() -> list[Any]:
     for page in PAGES:
         for block in blocks(page):
             if block.kind in ("", "sh", "bash", "console"):
-                found += [Snippet(page, block.line + at, "line", line) for at, line in enumerate(block.text.splitlines())]
+                found += [
+                    Snippet(page, block.line + at, "line", line) for at, line in enumerate(block.text.splitlines())
+                ]
         found += inline(page)
-    begins = re.compile(r"(?:[A-Z_]+=\S+ )*(agl|make|python (?=benchmarks/|scripts/|examples/)|python -m agentlightning)\b")
+    begins = re.compile(
+        r"(?:[A-Z_]+=\S+ )*(agl|make|python (?=benchmarks/|scripts/|examples/)|python -m agentlightning)\b"
+    )
     return [pytest.param(each, id=f"{each} {each.text[:40]}") for each in found if begins.match(each.text)]
 
 
@@ -150,13 +178,23 @@ def test_the_commands_of_the_pages_exist_with_their_options(snippet: Snippet) ->
         known = set(re.findall(r'"(--?[a-z][a-z-]*)"', program.read_text()))
         assert options <= known | {"--help"}, snippet.text
     elif len(words) > 1 and words[1] != "COMMAND":
-        known = {option for parameter in COMMANDS[words[1]].params for option in (*parameter.opts, *parameter.secondary_opts)}
+        known = {
+            option for parameter in COMMANDS[words[1]].params for option in (*parameter.opts, *parameter.secondary_opts)
+        }
         assert options <= known | {"--help", "--debug"}, snippet.text
 
 
 def test_the_options_that_the_pages_name_alone_are_those_of_a_command() -> None:
-    known = {option for command in COMMANDS.values() for parameter in command.params for option in parameter.opts} | {"--help", "--debug"}
-    named = [each for page in PAGES for each in inline(page) if re.match(r"--[a-z]", each.text) and page.parent.name != "benchmarks"]
+    known = {option for command in COMMANDS.values() for parameter in command.params for option in parameter.opts} | {
+        "--help",
+        "--debug",
+    }
+    named = [
+        each
+        for page in PAGES
+        for each in inline(page)
+        if re.match(r"--[a-z]", each.text) and page.parent.name != "benchmarks"
+    ]
     assert [str(each) for each in named if re.split(r"[ =]", each.text)[0] not in known] == [] and len(named) > 5
 
 
@@ -177,7 +215,9 @@ def test_the_settings_files_of_the_pages_are_taken(snippet: Snippet, tmp_path: P
 
 
 SECTIONS: dict[str, Any] = {
-    name: field.annotation for name, field in RunConfig.model_fields.items() if hasattr(field.annotation, "model_fields")
+    name: field.annotation
+    for name, field in RunConfig.model_fields.items()
+    if hasattr(field.annotation, "model_fields")
 }
 
 
@@ -187,7 +227,12 @@ def test_the_settings_that_the_pages_name_exist() -> None:
     for page in PAGES:
         for each in inline(page):
             found = re.match(r"([a-z]+)\.([a-z_]+)(?=$| |\.)", each.text)
-            if found is None or found[1] not in SECTIONS or (page.parent / each.text).exists() or each.text == "model.generate":
+            if (
+                found is None
+                or found[1] not in SECTIONS
+                or (page.parent / each.text).exists()
+                or each.text == "model.generate"
+            ):
                 continue
             seen += 1
             if found[2] not in SECTIONS[found[1]].model_fields and not each.text.endswith((".json", ".py", ".md")):
@@ -217,7 +262,8 @@ def test_the_files_that_the_pages_name_exist() -> None:
         f"{each}: {each.text}"
         for page in PAGES
         for each in inline(page)
-        if re.fullmatch(r"(agentlightning|benchmarks|docs|examples|scripts|tests)/[\w./-]*", each.text) and not (ROOT / each.text).exists()
+        if re.fullmatch(r"(agentlightning|benchmarks|docs|examples|scripts|tests)/[\w./-]*", each.text)
+        and not (ROOT / each.text).exists()
     ]
     assert wrong == []
 
@@ -229,7 +275,10 @@ def test_the_files_that_the_pages_name_exist() -> None:
 def test_every_benchmark_is_in_the_table_and_says_what_it_measures_and_takes() -> None:
     page = (ROOT / "benchmarks" / "README.md").read_text()
     assert [path.name for path in BENCHMARKS if f"| `{path.name}` |" not in page] == []
-    asked = [(path, subprocess.Popen([sys.executable, path, "--help"], stdout=subprocess.PIPE, text=True)) for path in BENCHMARKS]
+    asked = [
+        (path, subprocess.Popen([sys.executable, path, "--help"], stdout=subprocess.PIPE, text=True))
+        for path in BENCHMARKS
+    ]
     for path, process in asked:
         said = process.communicate(timeout=60)[0]
         doc = ast.get_docstring(ast.parse(path.read_text())) or ""
@@ -239,7 +288,11 @@ def test_every_benchmark_is_in_the_table_and_says_what_it_measures_and_takes() -
         options = said.partition("\noptions:\n")[2]
         taken = set(re.findall(r"^  (?:-h, )?(--[a-z0-9-]+)", options, re.MULTILINE)) - {"--help"}
         assert set(re.findall(r"--[a-z0-9-]+", usage[1])) == taken, path.name
-        unsaid = [line for line in re.findall(r"^  (--.*(?:\n {10,}.*)*)", options, re.MULTILINE) if not re.search(r"  +\S+", line)]
+        unsaid = [
+            line
+            for line in re.findall(r"^  (--.*(?:\n {10,}.*)*)", options, re.MULTILINE)
+            if not re.search(r"  +\S+", line)
+        ]
         assert unsaid == [], path.name
 
 

@@ -1,4 +1,5 @@
-"""What `make test-frameworks` rests on: the judge sees what is wrong, the page says what was measured, and the programs can be run.
+"""What `make test-frameworks` rests on: the judge sees what is wrong, the page says what was measured, and the programs
+can be run.
 
 The frameworks themselves are run by `python -m tests.frameworks`; nothing in that folder is collected here.
 """
@@ -27,7 +28,14 @@ def call(branch: str, prompt: str, sample: str, *given_ids: str) -> dict[str, An
     ids = GLASS.encode(prompt, start=True).tolist()
     whole = ids + GLASS.encode(sample, start=False).tolist()
     same = {"wire": "chat", "status": "complete", "error": None}
-    return {**same, "branch": branch, "prompt": ids, "prompt_text": prompt, "whole": whole, "given_ids": list(given_ids)}
+    return {
+        **same,
+        "branch": branch,
+        "prompt": ids,
+        "prompt_text": prompt,
+        "whole": whole,
+        "given_ids": list(given_ids),
+    }
 
 
 def record() -> dict[str, Any]:
@@ -71,17 +79,24 @@ def test_a_call_over_another_api_than_the_page_says_is_seen():
 def test_a_result_under_another_id_other_arguments_and_another_answer_are_seen():
     wrong = record()
     wrong["calls"][0]["given_ids"] = ["call_2"]
-    assert judge(PLAIN, "chat", wrong, VIEW).ids == ("call 1 has results for ['call_1'], but the calls were ['call_2']",)
+    assert judge(PLAIN, "chat", wrong, VIEW).ids == (
+        "call 1 has results for ['call_1'], but the calls were ['call_2']",
+    )
     assert len(judge(PLAIN, "chat", record(), {**VIEW, "answer": "It is 390."}).view) == 1
     assert len(judge(PLAIN, "chat", record(), {**VIEW, "seen": []}).view) == 1
-    assert judge(PLAIN, "chat", record(), {"error": "ValueError: no", "seen": []}).view == ("the program failed: ValueError: no",)
+    assert judge(PLAIN, "chat", record(), {"error": "ValueError: no", "seen": []}).view == (
+        "the program failed: ValueError: no",
+    )
 
 
 def test_what_an_agent_does_about_a_call_that_cannot_be_run_is_told_and_its_record_checked():
     good = record()
     view: dict[str, Any] = {"answer": BAD.answer, "seen": []}
     assert judge(BAD, "chat", good, view) == Verdict((), (), (), "goes on")
-    assert judge(BAD, "chat", {**good, "calls": good["calls"][:1]}, {"error": "ValueError: no", "seen": []}).outcome == "raises ValueError"
+    assert (
+        judge(BAD, "chat", {**good, "calls": good["calls"][:1]}, {"error": "ValueError: no", "seen": []}).outcome
+        == "raises ValueError"
+    )
     assert judge(BAD, "chat", {**good, "calls": good["calls"][:1]}, {"answer": "", "seen": []}).outcome == "stops"
     edited = copy.deepcopy(good)
     edited["calls"][1]["branch"] = "edited"
@@ -104,11 +119,14 @@ def test_a_known_limit_excuses_its_own_case_only_and_must_still_hold():
     assert settled(setup, {"plain.stream": wrong, "plain.json": exact}) == []
     assert settled(setup, {"plain.json": wrong}) == ["plain.json: branch"]
     assert len(settled(setup, {"plain.stream": exact})) == 1
-    assert settled(setup, {"plain.stream": Verdict(("branch",), (), ("no answer",), "wrong")}) == ["plain.stream: no answer\n  branch"]
+    assert settled(setup, {"plain.stream": Verdict(("branch",), (), ("no answer",), "wrong")}) == [
+        "plain.stream: no answer\n  branch"
+    ]
 
 
 def test_the_page_says_what_was_measured_and_leaves_no_framework_out():
-    """`make test-frameworks` writes both; a change of the catalog or the page's text needs it, or `python -m tests.frameworks --page`."""
+    """`make test-frameworks` writes both; a change of the catalog or the page's text needs it, or `python -m
+    tests.frameworks --page`."""
     written = page.PAGE.read_text()
     assert written == page.page(page.read())
     assert [framework.name for framework in FRAMEWORKS if f"| {framework.name} |" not in written] == []
@@ -118,6 +136,8 @@ def test_the_page_says_what_was_measured_and_leaves_no_framework_out():
 def test_a_program_is_run_against_the_gateway_and_judged():
     openai = next(framework for framework in FRAMEWORKS if framework.name == "openai")
     with House() as house:
-        verdicts = converse(openai, openai.setups[0], [sys.executable, str(PROGRAMS / openai.program)], house, loud=False)
+        verdicts = converse(
+            openai, openai.setups[0], [sys.executable, str(PROGRAMS / openai.program)], house, loud=False
+        )
     assert {name: verdict.problems for name, verdict in verdicts.items() if verdict.problems} == {}
     assert len(verdicts) == 2 * len(CASES)

@@ -21,7 +21,9 @@ def test_the_same_seed_gives_the_same_bits_and_leaves_torch_alone():
     first = tiny_model(3)
     torch.rand(7)
     second, other = tiny_model(3), tiny_model(4)
-    assert all(torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    )
     assert not torch.equal(first.lm_head.weight, other.lm_head.weight)
     torch.set_rng_state(state)
     tiny_model()

@@ -1,8 +1,10 @@
-"""Models and tokenizers small enough for any test, made from nothing: no download, a few milliseconds, the same bits for the same seed.
+"""Models and tokenizers small enough for any test, made from nothing: no download, a few milliseconds, the same bits
+for the same seed.
 
-``tiny_tokenizer`` and ``tiny_model`` are a byte-level vocabulary under a ChatML template that renders tools (Hermes style), and a randomly
-initialised 2-layer Llama (90k parameters). ``letters_tokenizer`` and ``letters_model`` are the learning task: 40 tokens, 79k parameters, and
-"answer with the letter you were shown", which policy gradients solve in seconds.
+``tiny_tokenizer`` and ``tiny_model`` are a byte-level vocabulary under a ChatML template that renders tools (Hermes
+style), and a randomly initialised 2-layer Llama (90k parameters). ``letters_tokenizer`` and ``letters_model`` are the
+learning task: 40 tokens, 79k parameters, and "answer with the letter you were shown", which policy gradients solve in
+seconds.
 
 The tokenizers do without torch, so that tests of templates and wires run where it is not installed.
 """
@@ -25,7 +27,8 @@ SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CONTEXT = 2048
 
 MERGES = (("Ċ", "Ċ"), ("Ġ", "t"), ("h", "e"), ("Ġt", "he"), ("i", "n"), ("l", "l"), ("o", "o"), ("a", "n"), (">", "Ċ"))
-"""A few merges (Ġ is the space, Ċ the newline): with them a sample need not be canonical, and text glued at a border may tokenise otherwise."""
+"""A few merges (Ġ is the space, Ċ the newline): with them a sample need not be canonical, and text glued at a border
+may tokenise otherwise."""
 
 CHATML = """\
 {%- if tools %}
@@ -66,7 +69,8 @@ LETTERS = "abcdefgh"
 
 
 def tiny_tokenizer(merges: Sequence[tuple[str, str]] = (), template: str = CHATML) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer: 256 bytes, three control tokens, and a token per merge (``MERGES`` for some). Its end of turn is <|im_end|>."""
+    """A byte-level BPE tokenizer: 256 bytes, three control tokens, and a token per merge (``MERGES`` for some). Its end
+    of turn is <|im_end|>."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: i for i, token in enumerate([*SPECIALS, *alphabet, *(a + b for a, b in merges)])}
     core = Tokenizer(models.BPE(vocab=vocab, merges=list(merges)))
@@ -76,7 +80,8 @@ def tiny_tokenizer(merges: Sequence[tuple[str, str]] = (), template: str = CHATM
 
 
 def letters_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer of 40 tokens, one per character: lower-case letters, space, newline, 0 to 7; anything else is <unk>."""
+    """A tokenizer of 40 tokens, one per character: lower-case letters, space, newline, 0 to 7; anything else is
+    <unk>."""
     characters = [*string.ascii_lowercase, " ", "\n", *"01234567"]
     vocab = {token: i for i, token in enumerate([*SPECIALS, "<unk>", *characters])}
     core = Tokenizer(models.WordLevel(vocab=vocab, unk_token="<unk>"))
@@ -99,10 +104,11 @@ def _wrap(core: Tokenizer, template: str) -> PreTrainedTokenizerFast:
 
 
 def tiny_model(seed: int = 0, dtype: torch.dtype | None = None, vocab_size: int = 272) -> LlamaForCausalLM:
-    """A 2-layer Llama of hidden size 64 (91k parameters) on the CPU, float32, in evaluation mode; its context holds 2,048 tokens.
+    """A 2-layer Llama of hidden size 64 (91k parameters) on the CPU, float32, in evaluation mode; its context holds
+    2,048 tokens.
 
-    The same seed gives the same weights whatever was drawn before, and leaves torch's own generator as it was. As in many released models
-    the vocabulary is padded: ids from ``len(tokenizer)`` up can be sampled and have no text.
+    The same seed gives the same weights whatever was drawn before, and leaves torch's own generator as it was. As in
+    many released models the vocabulary is padded: ids from ``len(tokenizer)`` up can be sampled and have no text.
     """
     return _llama(seed, dtype, vocab_size, tie=True)
 

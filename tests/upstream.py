@@ -30,7 +30,8 @@ class Asked:
 
 @dataclass
 class OtherEndpoint:
-    """``handle`` answers; the default one speaks Chat Completions, JSON and events. ``say`` is the text of the reply."""
+    """``handle`` answers; the default one speaks Chat Completions, JSON and events. ``say`` is the text of the
+    reply."""
 
     handle: Handler | None = None
     say: str = "0.5"
@@ -72,7 +73,10 @@ class OtherEndpoint:
         given = json.loads(body)
         if self.handle is not None:
             return await self.handle(request, given)
-        if KEY not in (request.headers.get("Authorization", "").removeprefix("Bearer "), request.headers.get("x-api-key")):
+        if KEY not in (
+            request.headers.get("Authorization", "").removeprefix("Bearer "),
+            request.headers.get("x-api-key"),
+        ):
             return web.json_response({"error": {"message": "no such key", "type": "invalid_request_error"}}, status=401)
         if given.get("stream"):
             return await stream(request, [chunk.encode() async for chunk in self._chunks(given)], self.go)
@@ -82,7 +86,8 @@ class OtherEndpoint:
         """Not as any library would write it, so that bytes which pass unchanged show."""
         message = {"role": "assistant", "content": self.say, "refusal": None}
         reply = {
-            "id": "chatcmpl-their-own", "object": "chat.completion", "created": 1, "model": given["model"], "their_field": [1.0, 1e3],
+            "id": "chatcmpl-their-own", "object": "chat.completion", "created": 1, "model": given["model"],
+            "their_field": [1.0, 1e3],
             "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": USAGE,
         }  # fmt: skip
         return json.dumps(reply, indent=3).encode()
@@ -99,8 +104,11 @@ def event(value: Any) -> str:
     return f"data: {json.dumps(value)}\n\n"
 
 
-async def stream(request: web.Request, pieces: list[bytes], go: threading.Event | None = None, *, ends: bool = True) -> web.StreamResponse:
-    """Writes the pieces one by one; with ``go``, the ones after the first each when it is set. Without ``ends`` the connection is cut after them."""
+async def stream(
+    request: web.Request, pieces: list[bytes], go: threading.Event | None = None, *, ends: bool = True
+) -> web.StreamResponse:
+    """Writes the pieces one by one; with ``go``, the ones after the first each when it is set. Without ``ends`` the
+    connection is cut after them."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     for i, piece in enumerate(pieces):

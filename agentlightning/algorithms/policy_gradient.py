@@ -1,7 +1,7 @@
 """The loop of all policy-gradient algorithms: sample groups, credit, learn, publish, account.
 
-A subclass says how many rollouts a task gets and what their advantages are; it never sees tokens. This file knows no tensors, no HTTP and no SQL:
-what a line asks of the machine is one call on the Run.
+A subclass says how many rollouts a task gets and what their advantages are; it never sees tokens. This file knows no
+tensors, no HTTP and no SQL: what a line asks of the machine is one call on the Run.
 """
 
 from __future__ import annotations
@@ -17,18 +17,27 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from agentlightning.algorithms.base import Algorithm
-from agentlightning.config import RunConfig
-from agentlightning.credit import Chosen, CreditedRollout, assign, together, unused_rewards
-from agentlightning.dev_causes import likely_cause
+from agentlightning.credit import CreditedRollout, TrainedAgents, assign, together, unused_rewards
 from agentlightning.errors import ConfigError, RunFailed
-from agentlightning.learning.batch import Batch, LearnerStats, TrainTree
 from agentlightning.learning.loss_config import LossConfig
-from agentlightning.ledger import Ledger, commonest_cause, count_calls, count_cut, count_external, count_malformed, count_outcomes
+from agentlightning.records.batch import Batch, LearnerStats, TrainTree
+from agentlightning.records.causes import likely_cause
+from agentlightning.records.ledger import (
+    Ledger,
+    commonest_cause,
+    count_calls,
+    count_cut,
+    count_external,
+    count_malformed,
+    count_outcomes,
+)
+from agentlightning.settings.fields import RunConfig
 from agentlightning.types import Failure, Json, Mode, StepRecord
 
 if TYPE_CHECKING:
-    from agentlightning.run import Group, Run, Trace
-    from agentlightning.runners import AgentProbe
+    from agentlightning.records.probe import AgentProbe
+    from agentlightning.records.traces import Group, Trace
+    from agentlightning.run.active import Run
 
 DEGENERATE = "degenerate_group"
 TOO_FEW = "too_few_in_group"
@@ -41,7 +50,8 @@ class PolicyGradient(Algorithm):
     tasks_per_step: int = Field(default=8, ge=1)
     """Tasks whose groups make one step's batch."""
     dynamic_filtering: bool = False
-    """Sample further tasks until the step has `tasks_per_step` groups whose rewards differ, at most `filtering_rounds` times."""
+    """Sample further tasks until the step has `tasks_per_step` groups whose rewards differ, at most `filtering_rounds`
+    times."""
     filtering_rounds: int = Field(default=4, ge=1)
     """How often a step may sample, with `dynamic_filtering`."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
@@ -49,7 +59,8 @@ class PolicyGradient(Algorithm):
     clip_high: float = Field(default=0.28, gt=0)
     """The ratio is clipped above at 1 + clip_high."""
     aggregation: Literal["token_mean", "sequence_mean", "dr_grpo"] = "token_mean"
-    """How token losses become one number: mean over all trained tokens, mean over rollouts of their token means, or a sum over a fixed length."""
+    """How token losses become one number: mean over all trained tokens, mean over rollouts of their token means, or a
+    sum over a fixed length."""
     fixed_length: int | None = Field(default=None, ge=1)
     """With `dr_grpo`: the length each rollout's sum is divided by."""
 
@@ -63,16 +74,27 @@ class PolicyGradient(Algorithm):
     def check(self, config: RunConfig) -> None:
         if config.sampling.temperature == 0:
             raise ConfigError(
-                "sampling.temperature=0 in training: all rollouts of a group would be the same and there is nothing to learn from; "
+                "sampling.temperature=0 in training: all rollouts of a group would be the same and there is nothing to "
+                "learn from; "
                 "use 1.0, or `agl eval` to score a model greedily"
             )
         if self.aggregation == "dr_grpo" and self.fixed_length is None:
-            raise ConfigError("aggregation='dr_grpo' divides by a fixed length: set fixed_length to it, e.g. sampling.max_tokens")
+            raise ConfigError(
+                "aggregation='dr_grpo' divides by a fixed length: set fixed_length to it, e.g. sampling.max_tokens"
+            )
         if self.aggregation != "dr_grpo" and self.fixed_length is not None:
-            raise ConfigError(f"fixed_length={self.fixed_length} is read only by aggregation='dr_grpo', and it is {self.aggregation!r}")
+            raise ConfigError(
+                f"fixed_length={self.fixed_length} is read only by aggregation='dr_grpo', and it is "
+                f"{self.aggregation!r}"
+            )
 
     def loss(self) -> LossConfig:
-        return LossConfig(clip_low=self.clip_low, clip_high=self.clip_high, aggregation=self.aggregation, fixed_length=self.fixed_length)
+        return LossConfig(
+            clip_low=self.clip_low,
+            clip_high=self.clip_high,
+            aggregation=self.aggregation,
+            fixed_length=self.fixed_length,
+        )
 
     # ------------------------------------------------------------------ the story of a run and of a step
 
@@ -120,8 +142,8 @@ class PolicyGradient(Algorithm):
         return groups
 
     def credit(self, groups: Sequence[Group], trained_agents: str | None = None) -> Credited:
-        """Turns finished groups into a batch. A group's failures are masked and its advantages come from the others alone (invariant 4).
-        ``trained_agents``: see `assign`."""
+        """Turns finished groups into a batch. A group's failures are masked and its advantages come from the others
+        alone (invariant 4). ``trained_agents``: see `assign`."""
         credited = Credited()
         unit = 0
         for group in groups:
@@ -158,12 +180,22 @@ class PolicyGradient(Algorithm):
                 credited.trees.append(tuple(tree.tree for tree in trees))
         return credited
 
-    def account(self, run: Run, groups: Sequence[Group], credited: Credited, stats: LearnerStats, seconds: dict[str, float]) -> Ledger:
+    def account(
+        self, run: Run, groups: Sequence[Group], credited: Credited, stats: LearnerStats, seconds: dict[str, float]
+    ) -> Ledger:
         traces = [trace for group in groups for trace in group.traces]
         calls, branches = count_calls(call for trace in traces for attempt in trace.attempts for call in attempt.calls)
-        samples = [sample for trace in traces for attempt in trace.attempts for call in attempt.calls for sample in call.samples]
+        samples = [
+            sample
+            for trace in traces
+            for attempt in trace.attempts
+            for call in attempt.calls
+            for sample in call.samples
+        ]
         late_calls, late_rewards = run.take_late()
-        sampled = sum(len(n.token_ids) for trace in traces for attempt in trace.attempts for n in attempt.nodes if n.sampled)
+        sampled = sum(
+            len(n.token_ids) for trace in traces for attempt in trace.attempts for n in attempt.nodes if n.sampled
+        )
         return Ledger(
             rollouts=count_outcomes(trace.rollout for trace in traces),
             groups=dict(credited.groups),
@@ -183,7 +215,9 @@ class PolicyGradient(Algorithm):
             unused=_unused(traces, late_rewards),
         ).check()
 
-    def metrics(self, step: int, groups: Sequence[Group], credited: Credited, stats: LearnerStats, ledger: Ledger) -> dict[str, Json]:
+    def metrics(
+        self, step: int, groups: Sequence[Group], credited: Credited, stats: LearnerStats, ledger: Ledger
+    ) -> dict[str, Json]:
         """One step's JSON line."""
         scored = [trace for group in groups for trace in group.traces if trace.scored]
         rewards = [_reward(trace) for trace in scored]
@@ -289,10 +323,11 @@ def _unused(traces: Sequence[Trace], late: int) -> dict[str, int]:
 
 
 def _nobody_trained(groups: Sequence[Group], trained_agents: str | None) -> str | None:
-    """In words, that none of the calls is of an agent that was chosen to be trained, and whose they are; None where one is."""
+    """In words, that none of the calls is of an agent that was chosen to be trained, and whose they are; None where one
+    is."""
     attempts = [attempt for group in groups for trace in group.traces for attempt in trace.attempts]
     made = [
-        (Chosen(trained_agents, attempt.attempt.marked), call.agent)
+        (TrainedAgents(trained_agents, attempt.attempt.marked), call.agent)
         for attempt in attempts
         for call in attempt.calls
         if call.external is None
@@ -300,11 +335,16 @@ def _nobody_trained(groups: Sequence[Group], trained_agents: str | None) -> str 
     if not made or any(chosen.trains(agent) for chosen, agent in made):
         return None
     names = ", ".join(sorted({agent or "" for _, agent in made}))
-    return f"no call is of an agent that was chosen to be trained ({together(chosen for chosen, _ in made)}); calls came from {names}"
+    return (
+        f"no call is of an agent that was chosen to be trained ({together(chosen for chosen, _ in made)}); calls "
+        f"came from {names}"
+    )
 
 
 def _all_failed(step: int, groups: Sequence[Group], probe: AgentProbe | None) -> str:
     traces = [trace for group in groups for trace in group.traces]
     silent = not any(attempt.calls for trace in traces for attempt in trace.attempts)
     cause = commonest_cause(trace.rollout for trace in traces) + (likely_cause(probe) if silent else "")
-    return f"step {step}: all {len(traces)} rollouts failed and there is nothing to train on; the commonest cause, {cause}"
+    return (
+        f"step {step}: all {len(traces)} rollouts failed and there is nothing to train on; the commonest cause, {cause}"
+    )

@@ -1,6 +1,7 @@
 """The commands of ``agl``: read arguments, call one thing, show what came of it. What they do lives elsewhere.
 
-Exit codes: 0 done, 1 a defect (with its traceback) or an agent that cannot be trained (``dev``), 2 an error that its one line explains, 130 interrupted.
+Exit codes: 0 done, 1 a defect (with its traceback) or an agent that cannot be trained (``dev``), 2 an error that its
+one line explains, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def _complain(text: str) -> None:
 
 
 def _optional_value(args: list[str], option: str, value: str) -> list[str]:
-    """Gives ``option`` its value where none follows it: at the end, before another option, or before ``FILE.py:agent``."""
+    """Gives ``option`` its value where none follows it: at the end, before another option, or before
+    ``FILE.py:agent``."""
     out: list[str] = []
     for i, arg in enumerate(args):
         follower = args[i + 1] if i + 1 < len(args) else "-"
@@ -92,20 +94,26 @@ AGENT = Annotated[str, typer.Argument(metavar="FILE.py:AGENT", help="The agent, 
 MODEL = Annotated[
     str | None,
     typer.Option(
-        help="A Hugging Face model folder or hub id, a name of `agl model`, a run (its best or last checkpoint), or `latest`.",
+        help="A Hugging Face model folder or hub id, a name of `agl model`, a run (its best or last checkpoint), or "
+        "`latest`.",
         show_default=False,
     ),
 ]
 CONFIG = Annotated[Path | None, typer.Option(help="A TOML file of settings.", show_default=False)]
 SET = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, e.g. learner.lr=1e-5. Repeatable.", show_default=False)
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="One setting, e.g. learner.lr=1e-5. Repeatable.", show_default=False
+    ),
 ]
 NAME = Annotated[str | None, typer.Option(help="What the run is called.", show_default=False)]
 OUTPUT = Annotated[Path | None, typer.Option(help="Where runs are kept (default: runs).", show_default=False)]
 RUNNERS = Annotated[int | None, typer.Option(help="Attempts that run at once.", show_default=False)]
 ISOLATION = Annotated[str | None, typer.Option(help="process or thread.", show_default=False)]
 SEED = Annotated[int | None, typer.Option(help="Fixes everything random.", show_default=False)]
-GRADER = Annotated[str | None, typer.Option(metavar="FILE.py:FN", help="grader(task, output, attempt) -> number.", show_default=False)]
+GRADER = Annotated[
+    str | None, typer.Option(metavar="FILE.py:FN", help="grader(task, output, attempt) -> number.", show_default=False)
+]
 JSON = Annotated[bool, typer.Option("--json", help="Write JSON to stdout; what is for people goes to stderr.")]
 
 
@@ -117,8 +125,12 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of every error. Anywhere on the line.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of every error. Anywhere on the line.")
+    ] = False,
 ) -> None:
     """Options of ``agl`` itself. Both act before this is called: see Commands."""
     del version, debug
@@ -129,23 +141,34 @@ def train(
     ctx: typer.Context,
     agent: AGENT,
     model: MODEL = None,
-    tasks: Annotated[Path | None, typer.Option(help="Training tasks: JSON lines, JSON, CSV, TSV or Parquet.", show_default=False)] = None,
+    tasks: Annotated[
+        Path | None, typer.Option(help="Training tasks: JSON lines, JSON, CSV, TSV or Parquet.", show_default=False)
+    ] = None,
     val: Annotated[
-        Path | None, typer.Option(help="Tasks that are scored before and after: a file as for --tasks.", show_default=False)
+        Path | None,
+        typer.Option(help="Tasks that are scored before and after: a file as for --tasks.", show_default=False),
     ] = None,
     config: CONFIG = None,
     set_: SET = None,
     name: NAME = None,
     output_dir: OUTPUT = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps (default: one pass over the tasks).", show_default=False)] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps (default: one pass over the tasks).", show_default=False)
+    ] = None,
     n_runners: RUNNERS = None,
-    group_size: Annotated[int | None, typer.Option(help="Rollouts per task that are compared.", show_default=False)] = None,
+    group_size: Annotated[
+        int | None, typer.Option(help="Rollouts per task that are compared.", show_default=False)
+    ] = None,
     isolation: ISOLATION = None,
     resume: Annotated[
         str | None,
-        typer.Option(metavar="[RUN]", help="Go on with the latest unfinished run of this name, or with RUN.", show_default=False),
+        typer.Option(
+            metavar="[RUN]", help="Go on with the latest unfinished run of this name, or with RUN.", show_default=False
+        ),
     ] = None,
-    max_time: Annotated[float | None, typer.Option(help="Seconds after which the run saves and ends.", show_default=False)] = None,
+    max_time: Annotated[
+        float | None, typer.Option(help="Seconds after which the run saves and ends.", show_default=False)
+    ] = None,
     seed: SEED = None,
     grader: GRADER = None,
     json: JSON = False,
@@ -168,7 +191,16 @@ def train(
         seed=seed,
     )
     raise typer.Exit(
-        training.train(resolved, agent, tasks=tasks, val=val, grader=grader, resume=resume, json=json, arguments=ctx.obj["arguments"])
+        training.train(
+            resolved,
+            agent,
+            tasks=tasks,
+            val=val,
+            grader=grader,
+            resume=resume,
+            json=json,
+            arguments=ctx.obj["arguments"],
+        )
     )
 
 
@@ -176,7 +208,9 @@ def train(
 def evaluate(
     agent: AGENT,
     model: MODEL = None,
-    tasks: Annotated[Path | None, typer.Option(help="Tasks: JSON lines, JSON, CSV, TSV or Parquet.", show_default=False)] = None,
+    tasks: Annotated[
+        Path | None, typer.Option(help="Tasks: JSON lines, JSON, CSV, TSV or Parquet.", show_default=False)
+    ] = None,
     config: CONFIG = None,
     set_: SET = None,
     name: NAME = None,
@@ -191,7 +225,9 @@ def evaluate(
     from agentlightning.cli import training
     from agentlightning.cli.settings import settings
 
-    resolved = settings(config, set_, model=model, name=name, output_dir=output_dir, n_runners=n_runners, isolation=isolation, seed=seed)
+    resolved = settings(
+        config, set_, model=model, name=name, output_dir=output_dir, n_runners=n_runners, isolation=isolation, seed=seed
+    )
     raise typer.Exit(training.evaluate(resolved, agent, tasks=tasks, grader=grader, json=json))
 
 
@@ -199,8 +235,12 @@ def evaluate(
 def dev(
     agent: AGENT,
     model: MODEL = None,
-    tasks: Annotated[Path | None, typer.Option(help="Tasks: JSON lines, JSON, CSV, TSV or Parquet.", show_default=False)] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Rollouts to run; the first one's task is then run once more.")] = 3,
+    tasks: Annotated[
+        Path | None, typer.Option(help="Tasks: JSON lines, JSON, CSV, TSV or Parquet.", show_default=False)
+    ] = None,
+    n: Annotated[
+        int, typer.Option("-n", min=1, help="Rollouts to run; the first one's task is then run once more.")
+    ] = 3,
     config: CONFIG = None,
     set_: SET = None,
     name: NAME = None,
@@ -210,7 +250,8 @@ def dev(
     grader: GRADER = None,
     json: JSON = False,
 ) -> None:
-    """Check an agent with a few rollouts. Says what was called, recorded and scored, and what would keep it from being trained."""
+    """Check an agent with a few rollouts. Says what was called, recorded and scored, and what would keep it from being
+    trained."""
     from agentlightning.cli import training
     from agentlightning.cli.settings import settings
 
@@ -230,14 +271,17 @@ def runs(output_dir: OUTPUT = None, config: CONFIG = None, json: JSON = False) -
 @app.command()
 def show(
     run: Annotated[str, typer.Argument(help="A run's id, name or folder, or `latest`.", show_default=False)],
-    rollout: Annotated[str | None, typer.Argument(help="A rollout's id, as the list of a step shows it.", show_default=False)] = None,
+    rollout: Annotated[
+        str | None, typer.Argument(help="A rollout's id, as the list of a step shows it.", show_default=False)
+    ] = None,
     step: Annotated[int | None, typer.Option(help="List this step's rollouts.", show_default=False)] = None,
     full: Annotated[bool, typer.Option("--full", help="Show long given texts whole.")] = False,
     output_dir: OUTPUT = None,
     config: CONFIG = None,
     json: JSON = False,
 ) -> None:
-    """Show a run, or one of its rollouts. A run: steps, rollouts by outcome, ledger. A rollout: its trace tree, sampled tokens apart from given ones."""
+    """Show a run, or one of its rollouts. A run: steps, rollouts by outcome, ledger. A rollout: its trace tree, sampled
+    tokens apart from given ones."""
     from agentlightning.cli import reading
     from agentlightning.cli.settings import settings
 
@@ -249,29 +293,40 @@ def trace(
     run: Annotated[str, typer.Argument(help="A run's id, name or folder.")] = "latest",
     rollout: Annotated[
         str | None,
-        typer.Argument(help="A rollout's id, as the list of a step shows it (default: the one that ended last).", show_default=False),
+        typer.Argument(
+            help="A rollout's id, as the list of a step shows it (default: the one that ended last).",
+            show_default=False,
+        ),
     ] = None,
     attempt: Annotated[
-        int | None, typer.Option(min=1, help="Which attempt (default: the last, the one that counts).", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Which attempt (default: the last, the one that counts).", show_default=False),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg|FILE.png", help="Draw the tree into a file instead.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE.svg|FILE.png", help="Draw the tree into a file instead.", show_default=False),
     ] = None,
     output_dir: OUTPUT = None,
     config: CONFIG = None,
     json: JSON = False,
 ) -> None:
-    """Show the tree of a recorded attempt, a line for each node: agent, tokens sampled or given, why it branched, weights and rewards. Or draw it."""
+    """Show the tree of a recorded attempt, a line for each node: agent, tokens sampled or given, why it branched,
+    weights and rewards. Or draw it."""
     from agentlightning.cli import reading
     from agentlightning.cli.settings import settings
 
-    reading.trace(settings(config, None, output_dir=output_dir).config, run, rollout, attempt=attempt, out=out, json=json)
+    reading.trace(
+        settings(config, None, output_dir=output_dir).config, run, rollout, attempt=attempt, out=out, json=json
+    )
 
 
 @app.command()
 def chat(
     model: Annotated[
-        str, typer.Option(help="A Hugging Face model folder or hub id, a checkpoint, a run, or `latest`.", show_default=False)
+        str,
+        typer.Option(
+            help="A Hugging Face model folder or hub id, a checkpoint, a run, or `latest`.", show_default=False
+        ),
     ],
     system: Annotated[str | None, typer.Option(help="A system message.", show_default=False)] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.7,
@@ -294,14 +349,20 @@ def chat(
 @app.command()
 def serve(
     model: Annotated[
-        str, typer.Argument(help="A Hugging Face model folder or hub id, a checkpoint, a run, or `latest`.", show_default=False)
+        str,
+        typer.Argument(
+            help="A Hugging Face model folder or hub id, a checkpoint, a run, or `latest`.", show_default=False
+        ),
     ],
-    host: Annotated[str | None, typer.Option(help="The address to listen on (default: 127.0.0.1).", show_default=False)] = None,
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen on (default: 127.0.0.1).", show_default=False)
+    ] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
     key: Annotated[
         str | None,
         typer.Option(
-            help="What clients have to send (default: a fresh one). `none` lets everybody on this machine in.", show_default=False
+            help="What clients have to send (default: a fresh one). `none` lets everybody on this machine in.",
+            show_default=False,
         ),
     ] = None,
     output_dir: OUTPUT = None,
@@ -318,7 +379,9 @@ def serve(
 
 @app.command()
 def model(
-    name: Annotated[str | None, typer.Argument(help="The model to make; without it they are listed.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="The model to make; without it they are listed.", show_default=False)
+    ] = None,
 ) -> None:
     """Make a small model to begin with, once, and print its folder. Or list them."""
     from agentlightning.cli import model as starting
@@ -339,7 +402,7 @@ def show_config(
 
     if reference:
         from agentlightning.cli.output import write_text
-        from agentlightning.config_reference import reference as page
+        from agentlightning.settings.reference import reference as page
 
         write_text(page())
         return

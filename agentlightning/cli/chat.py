@@ -1,4 +1,5 @@
-"""``agl chat``: a conversation with a model in the terminal, through the same engine and template that training uses. Records nothing."""
+"""``agl chat``: a conversation with a model in the terminal, through the same engine and template that training uses.
+Records nothing."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentlightning.cli.streams import say
-from agentlightning.config import RunConfig
 from agentlightning.engines.base import Engine, SampleRequest
 from agentlightning.errors import AgentLightningError, ContextLengthError
+from agentlightning.settings.fields import RunConfig
 from agentlightning.types import FinishReason, Message, SamplingParams
 
 if TYPE_CHECKING:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from agentlightning.config import RunConfig
-from agentlightning.engines.local import LocalEngine
-from agentlightning.engines.local_threads import Threads
-from agentlightning.models import load_model
+from agentlightning.engines.local.engine import LocalEngine
+from agentlightning.engines.local.threads import Threads
+from agentlightning.engines.models import load_model
+from agentlightning.settings.fields import RunConfig
 from agentlightning.templates import load_template
 from agentlightning.templates.base import Template
 
 
 async def load_engine(config: RunConfig, policy: str = "main") -> tuple[LocalEngine, Template]:
-    """The engine, started, under the name by which it is asked for samples, and the model's template. Raises ModelError or ConfigError."""
+    """The engine, started, under the name by which it is asked for samples, and the model's template. Raises ModelError
+    or ConfigError."""
     threads = Threads(config.threads)
     model = load_model(config.model, threads)
     template = load_template(
@@ -20,6 +21,8 @@ async def load_engine(config: RunConfig, policy: str = "main") -> tuple[LocalEng
         stop_token_ids=model.stop_token_ids,
         keep_reasoning=config.model.keep_reasoning,
     )
-    engine = LocalEngine(model.model, model.tokenizer, config.engine, policy=policy, context_length=model.context_length, threads=threads)
+    engine = LocalEngine(
+        model.model, model.tokenizer, config.engine, policy=policy, context_length=model.context_length, threads=threads
+    )
     await engine.start()
     return engine, template

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from agentlightning.cli.output import write
 from agentlightning.cli.streams import say
-from agentlightning.screen import Column, Listing
-from agentlightning.starters import STARTERS, make
+from agentlightning.settings.starters import STARTERS, make
+from agentlightning.views.screen import Column, Listing
 
 
 def show(name: str | None) -> None:

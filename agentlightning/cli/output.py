@@ -9,20 +9,25 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agentlightning.errors import StreamError
-from agentlightning.metrics.writer import finite
-from agentlightning.screen import show
+from agentlightning.run.writer import finite
 from agentlightning.types import Json
+from agentlightning.views.screen import show
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
 def write_json(value: Json) -> None:
-    """One JSON document on stdout, indented. Numbers JSON cannot hold become null; what the encoding lacks is written as JSON's own escapes."""
+    """One JSON document on stdout, indented. Numbers JSON cannot hold become null; what the encoding lacks is written
+    as JSON's own escapes."""
     try:
         text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
         text.encode(sys.stdout.encoding or "utf-8")
-    except (TypeError, UnicodeEncodeError, LookupError):  # the TypeError: half a surrogate pair, of a file name that is no UTF-8
+    except (
+        TypeError,
+        UnicodeEncodeError,
+        LookupError,
+    ):  # the TypeError: half a surrogate pair, of a file name that is no UTF-8
         text = json.dumps(finite(value), indent=2)
     write_text(text + "\n")
 

@@ -11,13 +11,24 @@ from pathlib import Path
 import orjson
 
 from agentlightning.cli.output import write, write_json
-from agentlightning.config import Resolved, RunConfig
 from agentlightning.errors import ConfigError
-from agentlightning.screen import Column, Listing, Text
-from agentlightning.show import RunView, read_run, read_runs, render_rollouts, render_run, render_runs, rollouts_json, run_json, runs_json
+from agentlightning.settings.fields import RunConfig
+from agentlightning.settings.sources import Resolved
 from agentlightning.store import Store, open_store
 from agentlightning.text import at_home
 from agentlightning.types import Mode, Rollout, RunRecord, RunStatus
+from agentlightning.views.runs import (
+    RunView,
+    read_run,
+    read_runs,
+    render_rollouts,
+    render_run,
+    render_runs,
+    rollouts_json,
+    run_json,
+    runs_json,
+)
+from agentlightning.views.screen import Column, Listing, Text
 
 
 def runs(config: RunConfig, *, json: bool) -> None:
@@ -28,9 +39,11 @@ def show(config: RunConfig, run: str, rollout: str | None, *, step: int | None, 
     asyncio.run(_show(config, run, rollout, step=step, full=full, json=json))
 
 
-def trace(config: RunConfig, run: str, rollout: str | None, *, attempt: int | None, out: Path | None, json: bool) -> None:
+def trace(
+    config: RunConfig, run: str, rollout: str | None, *, attempt: int | None, out: Path | None, json: bool
+) -> None:
     if out is not None:
-        from agentlightning.picture import check_picture_path
+        from agentlightning.views.drawing import check_picture_path
 
         check_picture_path(out)
     asyncio.run(_trace(config, run, rollout, attempt=attempt, out=out, json=json))
@@ -46,7 +59,9 @@ def settings(resolved: Resolved, *, json: bool) -> None:
     for key, value in values.items():
         source = resolved.sources[key]
         style = "dim" if source == "default" else ""
-        rows.append([Text(key), Text("none" if value is None else orjson.dumps(value).decode(), style), Text(source, style)])
+        rows.append(
+            [Text(key), Text("none" if value is None else orjson.dumps(value).decode(), style), Text(source, style)]
+        )
     write(Listing(columns, rows))
 
 
@@ -66,7 +81,7 @@ async def _show(config: RunConfig, run: str, rollout: str | None, *, step: int |
     async with _open_run(config, run) as (store, record):
         view = await read_run(store, record, _place(config, run))
         if rollout is not None:
-            from agentlightning.show_trace import load_decoder, read_rollout, render_rollout, rollout_json
+            from agentlightning.views.trace import load_decoder, read_rollout, render_rollout, rollout_json
 
             found = await read_rollout(store, view, find_rollout(view, rollout))
             decode = load_decoder(view.setting("config", "model", "path"))
@@ -81,17 +96,21 @@ async def _show(config: RunConfig, run: str, rollout: str | None, *, step: int |
             write_json(run_json(view)) if json else write(render_run(view))
 
 
-async def _trace(config: RunConfig, run: str, rollout: str | None, *, attempt: int | None, out: Path | None, json: bool) -> None:
-    from agentlightning.show_trace import attempt_of, load_decoder, read_rollout, render_tree, tree_json
+async def _trace(
+    config: RunConfig, run: str, rollout: str | None, *, attempt: int | None, out: Path | None, json: bool
+) -> None:
+    from agentlightning.views.trace import attempt_of, load_decoder, read_rollout, render_tree, tree_json
 
     async with _open_run(config, run) as (store, record):
         view = await read_run(store, record)
-        found = await read_rollout(store, view, find_rollout(view, rollout) if rollout is not None else last_rollout(view))
+        found = await read_rollout(
+            store, view, find_rollout(view, rollout) if rollout is not None else last_rollout(view)
+        )
     chosen = attempt_of(found, attempt)
     decode = load_decoder(view.setting("config", "model", "path"))
     if out is not None:
-        from agentlightning.picture import write_picture
-        from agentlightning.show_tree import draw_tree
+        from agentlightning.views.drawing import write_picture
+        from agentlightning.views.tree import draw_tree
 
         write_picture(draw_tree(found, chosen, decode), out)
     if json:
@@ -118,7 +137,8 @@ async def _open(url: str) -> AsyncGenerator[Store]:
 
 @asynccontextmanager
 async def _open_run(config: RunConfig, run: str) -> AsyncGenerator[tuple[Store, RunRecord]]:
-    """The run that is meant by an id, a name (its newest), a folder, or ``latest``. Raises ConfigError that names those there are."""
+    """The run that is meant by an id, a name (its newest), a folder, or ``latest``. Raises ConfigError that names those
+    there are."""
     folder = _run_folder(run)
     url = config.record_url if folder is None else _url_of_folder(folder)
     if not _exists(url):
@@ -154,13 +174,19 @@ def find_run(records: Sequence[RunRecord], run: str, folder: Path | None, place:
     if folder is not None:
         found = [record for record in records if Path(record.folder).resolve() == folder or record.id == folder.name]
     else:
-        found = [record for record in records if run in (record.id, record.name) or (run == "latest" and not _came_to_nothing(record))]
+        found = [
+            record
+            for record in records
+            if run in (record.id, record.name) or (run == "latest" and not _came_to_nothing(record))
+        ]
         found = found or [record for record in records if record.id.startswith(run)]
     if found:
         return found[0]
     near = difflib.get_close_matches(run, [key for record in records for key in (record.id, record.name)], n=3)
     known = list(dict.fromkeys(near or [record.id for record in records[:5]]))
-    raise ConfigError(f"no run {run!r} in {place}; {'nearest' if near else 'newest'}: {', '.join(known) or 'there are none'}")
+    raise ConfigError(
+        f"no run {run!r} in {place}; {'nearest' if near else 'newest'}: {', '.join(known) or 'there are none'}"
+    )
 
 
 def _came_to_nothing(record: RunRecord) -> bool:
@@ -175,7 +201,9 @@ def find_rollout(run: RunView, rollout: str) -> Rollout:
         return found[0]
     short = [one.id.removeprefix(f"{run.record.id}-") for one in run.rollouts]
     near = difflib.get_close_matches(rollout, short, n=3) or short[:3]
-    raise ConfigError(f"run {run.record.id} has no rollout {rollout!r}; {'e.g. ' + ', '.join(near) if near else 'it has none'}")
+    raise ConfigError(
+        f"run {run.record.id} has no rollout {rollout!r}; {'e.g. ' + ', '.join(near) if near else 'it has none'}"
+    )
 
 
 def last_rollout(run: RunView) -> Rollout:

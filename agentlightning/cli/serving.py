@@ -1,4 +1,5 @@
-"""``agl serve``: a model, or a run's checkpoint, behind all the APIs that training serves, for clients as they are. Records nothing."""
+"""``agl serve``: a model, or a run's checkpoint, behind all the APIs that training serves, for clients as they are.
+Records nothing."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ import secrets
 import signal
 from pathlib import Path
 
-from agentlightning.config import Resolved, RunConfig, SamplingConfig
 from agentlightning.errors import ConfigError
-from agentlightning.names import clean
-from agentlightning.text import plural, printable
+from agentlightning.settings.fields import RunConfig, SamplingConfig
+from agentlightning.settings.sources import Resolved
+from agentlightning.text import clean_name, plural, printable
 
 NO_KEY = "none"
 """What is given as ``--key`` to let everybody in."""
@@ -21,7 +22,8 @@ DRAIN = 2.0
 
 
 def serve(resolved: Resolved, said: str, *, key: str | None) -> None:
-    """Answers until Ctrl-C or SIGTERM. ``said`` is what is known of the model besides its path. Raises ConfigError or ModelError before it is loaded."""
+    """Answers until Ctrl-C or SIGTERM. ``said`` is what is known of the model besides its path. Raises ConfigError or
+    ModelError before it is loaded."""
     from agentlightning.gateway.server import bind
 
     config = resolved.config
@@ -35,18 +37,18 @@ def serve(resolved: Resolved, said: str, *, key: str | None) -> None:
 async def _serve(config: RunConfig, said: str, key: str | None, *, own_ceiling: bool) -> None:
     from agentlightning.cli.engine import load_engine
     from agentlightning.cli.streams import say
-    from agentlightning.gateway.policy import Policy
+    from agentlightning.gateway.served import Served
     from agentlightning.gateway.serving import ServingGateway
 
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     say(f"loading {config.model.path}")
-    name = clean(Path(config.model.path).name) or "model"
+    name = clean_name(Path(config.model.path).name) or "model"
     engine, template = await load_engine(config, name)
     try:
         sampling = config.sampling if own_ceiling else _unlimited(config.sampling, engine.context_length)
         settings = config.gateway.model_copy(update={"drain": min(config.gateway.drain, DRAIN)})
-        gateway = ServingGateway(Policy(name, engine, template), settings, sampling, key)
+        gateway = ServingGateway(Served(name, engine, template), settings, sampling, key)
         await gateway.start()
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -69,10 +71,13 @@ def _unlimited(sampling: SamplingConfig, context_length: int) -> SamplingConfig:
 
 def _check_key(key: str | None, host: str) -> None:
     if key is not None and (not key.isascii() or not key.isprintable() or " " in key):
-        raise ConfigError("--key: a key is sent in a header, so it is ASCII without spaces; leave the option out for a fresh one")
+        raise ConfigError(
+            "--key: a key is sent in a header, so it is ASCII without spaces; leave the option out for a fresh one"
+        )
     if key is None and not _is_loopback(host):
         raise ConfigError(
-            f"--host {printable(host)} --key {NO_KEY}: anybody who reaches this machine could use the model; give a key, or leave --key out for a fresh one"
+            f"--host {printable(host)} --key {NO_KEY}: anybody who reaches this machine could use the model; give a "
+            "key, or leave --key out for a fresh one"
         )
 
 
@@ -84,7 +89,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _lines(said: str, name: str, url: str, key: str | None) -> str:
-    """What is served, and the variables from which clients read where: to be copied into a shell or an ``.env`` file."""
+    """What is served, and the variables from which clients read where: to be copied into a shell or an ``.env``
+    file."""
     sent = key or "unused"
     variables = {
         "OPENAI_BASE_URL": f"{url}/v1",

@@ -7,9 +7,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentlightning.config import Resolved, resolve
 from agentlightning.errors import ConfigError
-from agentlightning.model_choice import choose_recorded_model, with_model
+from agentlightning.run.model_choice import choose_recorded_model, with_model
+from agentlightning.settings.sources import Resolved, resolve
 from agentlightning.text import at_home
 from agentlightning.types import Json
 
@@ -25,7 +25,8 @@ KEYS = {
 
 
 def settings(config: Path | None, sets: Sequence[str] | None, **flags: Json) -> Resolved:
-    """Defaults, the file, the environment, then ``--set KEY=VALUE`` and the flags that were given. Raises ConfigError."""
+    """Defaults, the file, the environment, then ``--set KEY=VALUE`` and the flags that were given. Raises
+    ConfigError."""
     values: dict[str, Json] = {}
     names: dict[str, str] = {}
     for item in sets or ():
@@ -35,14 +36,23 @@ def settings(config: Path | None, sets: Sequence[str] | None, **flags: Json) -> 
         _give(values, names, key.strip(), value, "--set")
     for flag, value in flags.items():
         if value is not None:
-            _give(values, names, KEYS.get(flag, flag), str(value) if isinstance(value, Path) else value, f"--{flag.replace('_', '-')}")
+            _give(
+                values,
+                names,
+                KEYS.get(flag, flag),
+                str(value) if isinstance(value, Path) else value,
+                f"--{flag.replace('_', '-')}",
+            )
     return resolve(config, values, os.environ, flag_names=names)
 
 
 def choose(resolved: Resolved) -> tuple[Resolved, str]:
-    """The settings with the model that is meant, for commands that open no run, and what is to be said of it. Raises ConfigError."""
+    """The settings with the model that is meant, for commands that open no run, and what is to be said of it. Raises
+    ConfigError."""
     config = resolved.config
-    choice = asyncio.run(choose_recorded_model(config.model.path, at_home(config.output_dir).resolve(), config.record_url))
+    choice = asyncio.run(
+        choose_recorded_model(config.model.path, at_home(config.output_dir).resolve(), config.record_url)
+    )
     return with_model(resolved, choice.path), choice.said
 
 

@@ -1,4 +1,5 @@
-"""The standard streams of an ``agl`` process, made safe once, before anything is written: no character is too much for them, and a reader may leave.
+"""The standard streams of an ``agl`` process, made safe once, before anything is written: no character is too much for
+them, and a reader may leave.
 
 ``say`` is how a command writes a line on them.
 """
@@ -11,8 +12,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from agentlightning.screen import LEFT
 from agentlightning.text import printable
+from agentlightning.views.screen import LEFT
 
 
 def say(text: str = "", *, err: bool = False, end: str = "\n") -> None:
@@ -37,7 +38,8 @@ class _Patient(io.FileIO):
 
 
 def make_safe() -> None:
-    """Replaces sys.stdout and sys.stderr, and opens what the process was started without, so that no file takes its number."""
+    """Replaces sys.stdout and sys.stderr, and opens what the process was started without, so that no file takes its
+    number."""
     for fd in range(3):
         try:
             os.fstat(fd)
@@ -57,7 +59,8 @@ def make_safe() -> None:
 
 
 def let_go() -> None:
-    """Writes what is held back. Nothing can be done about an error any more, and it is none of a command that did its work."""
+    """Writes what is held back. Nothing can be done about an error any more, and it is none of a command that did its
+    work."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

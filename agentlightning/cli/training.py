@@ -1,4 +1,5 @@
-"""``agl train``, ``agl eval``, ``agl dev``: hand what was asked for to a Trainer. Each returns the command's exit code, as cli/app.py lists them."""
+"""``agl train``, ``agl eval``, ``agl dev``: hand what was asked for to a Trainer. Each returns the command's exit code,
+as cli/app.py lists them."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentlightning.cli.output import write, write_json
-from agentlightning.config import Resolved
 from agentlightning.errors import ConfigError
-from agentlightning.standing import Asked
+from agentlightning.settings.sources import Resolved
+from agentlightning.store.run_lock import Asked
 from agentlightning.types import RunStatus
 
 if TYPE_CHECKING:
-    from agentlightning.trainer import Trainer
+    from agentlightning.run.trainer import Trainer
 
 INTERRUPTED = 130
 
@@ -55,9 +56,9 @@ def dev(resolved: Resolved, agent: str, *, tasks: Path | None, n: int, grader: s
 
 def _trainer(resolved: Resolved, grader: str | None, *, result_only: bool) -> Trainer:
     """With ``result_only`` stdout belongs to the result, and progress goes to stderr."""
-    from agentlightning.loading import load_object
-    from agentlightning.metrics import make_progress
-    from agentlightning.trainer import Trainer
+    from agentlightning.agent.loading import load_object
+    from agentlightning.run.trainer import Trainer
+    from agentlightning.views.live.choice import make_progress
 
     return Trainer(
         config=resolved,
@@ -68,7 +69,9 @@ def _trainer(resolved: Resolved, grader: str | None, *, result_only: bool) -> Tr
 
 def _asked(resolved: Resolved, arguments: tuple[str, ...]) -> Asked:
     """The command as it was given, with the variables that settings came from."""
-    read = {source.removeprefix("environment ") for source in resolved.sources.values() if source.startswith("environment ")}
+    read = {
+        source.removeprefix("environment ") for source in resolved.sources.values() if source.startswith("environment ")
+    }
     return Asked(arguments, os.getcwd(), {name: os.environ[name] for name in sorted(read) if name in os.environ})
 
 

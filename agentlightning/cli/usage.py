@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import typer
 
-from agentlightning.config_sources import settings_keys
 from agentlightning.errors import ConfigError
+from agentlightning.settings.sources import settings_keys
 from agentlightning.spellings.absent import why, why_chosen
 from agentlightning.spellings.nearest import misspelt_absent, nearest
 
@@ -28,7 +28,8 @@ _EXAMPLES = {
 
 _LINES = {
     "resume": "a run goes on with the command that began it, and --resume behind it; `agl show RUN` has the whole line",
-    "continue": "a run goes on with the command that began it, and --resume behind it; `agl show RUN` has the whole line",
+    "continue": "a run goes on with the command that began it, and --resume behind it; `agl show RUN` has the whole "
+    "line",
     "version": "agl --version",
     "help": "agl --help, or agl COMMAND --help",
     "store": "each output folder has its record, which `agl runs` and `agl show RUN` read; no server is started",
@@ -62,7 +63,8 @@ def usage_line(error: Any) -> str:
 
 
 def _takes(message: str) -> tuple[str, str] | None:
-    """What a value has to be, from the words of what reads the command line, and one that would do: ``a whole number``, ``10``."""
+    """What a value has to be, from the words of what reads the command line, and one that would do: ``a whole number``,
+    ``10``."""
     if least := re.search(r"(?:equal to |>=)(-?[\d.]+)", message):
         return f"a number, at least {least[1]}", least[1]
     if "integer" in message:
@@ -108,4 +110,6 @@ def _no_option(option: str, path: str, command: Any, value: str | None) -> str:
         return f"{path} has no option {option:.80}; it goes behind a command: {path} {users[0]} {option} ..."
     if not near and (sentence := misspelt_absent(option)):
         return f"{option:.80}: {sentence}"
-    return f"{path} has no option {option:.80}; {'nearest: ' + ' or '.join(near) if near else f'options: {path} --help'}"
+    return (
+        f"{path} has no option {option:.80}; {'nearest: ' + ' or '.join(near) if near else f'options: {path} --help'}"
+    )

@@ -1,7 +1,8 @@
 """From an attempt's trace tree and its advantage to a tree the learner can train on.
 
-This is the one place that decides which sampled tokens are trained. Each sampled token is either given a weight or masked for a named
-reason, and both are counted, so that the ledger can be checked against what the learner says it trained. Pure: records in, records out.
+This is the one place that decides which sampled tokens are trained. Each sampled token is either given a weight or
+masked for a named reason, and both are counted, so that the ledger can be checked against what the learner says it
+trained. Pure: records in, records out.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agentlightning.credit.chosen import Chosen
-from agentlightning.learning.batch import Constraint, TrainNode, TrainTree
+from agentlightning.agent.trained_agents import TrainedAgents
+from agentlightning.records.batch import Constraint, TrainNode, TrainTree
 from agentlightning.types import Call, CallStatus, Node
 
 ABANDONED = "abandoned"
@@ -26,8 +27,8 @@ UNRECORDED_CALL = "unrecorded_call"
 
 @dataclass(frozen=True, slots=True)
 class CreditedRollout:
-    """A rollout's tree with its weights. ``trained + sum(masked.values()) == sampled``, in tokens. ``reasons`` are those of nodes that are masked as a whole, by
-    node id."""
+    """A rollout's tree with its weights. ``trained + sum(masked.values()) == sampled``, in tokens. ``reasons`` are
+    those of nodes that are masked as a whole, by node id."""
 
     tree: TrainTree
     sampled: int
@@ -49,15 +50,16 @@ def assign(
 ) -> CreditedRollout:
     """Gives every sampled token of a rollout the rollout's advantage, except those that must not be trained.
 
-    The weight belongs to the rollout, not to a row: it does not depend on how many calls, branches or nodes the tokens are cut into
-    (invariant 7). ``advantage`` None masks all tokens, as ``mask`` (the rollout failed, its group was degenerate). Otherwise masked are
-    samples of a call that nobody reclaimed (``abandoned``), members of a best-of-n that the agent did not continue (``unused_sample``, ruling 11),
-    samples of agents that neither ``trained_agents`` nor ``marked``, the attempt's own marks, chooses (``other_agent``; see `Chosen`),
-    tokens that were the only possible choice (``forced``, ruling 4) and samples drawn greedily (``greedy``: no distribution to learn from).
+    The weight belongs to the rollout, not to a row: it does not depend on how many calls, branches or nodes the tokens
+    are cut into (invariant 7). ``advantage`` None masks all tokens, as ``mask`` (the rollout failed, its group was
+    degenerate). Otherwise masked are samples of a call that nobody reclaimed (``abandoned``), members of a best-of-n
+    that the agent did not continue (``unused_sample``, ruling 11), samples of agents that neither ``trained_agents``
+    nor ``marked``, the attempt's own marks, chooses (``other_agent``; see `TrainedAgents`), tokens that were the only
+    possible choice (``forced``, ruling 4) and samples drawn greedily (``greedy``: no distribution to learn from).
 
     ``nodes`` come parents before children, as the store returns them. Raises ValueError when a parent is missing.
     """
-    chosen = Chosen(trained_agents, tuple(marked))
+    chosen = TrainedAgents(trained_agents, tuple(marked))
     by_index = {call.index: call for call in calls}
     place: dict[int, int] = {}
     parents = {node.id: node.parent for node in nodes}
@@ -68,7 +70,9 @@ def assign(
     out: list[TrainNode] = []
     for node in nodes:
         if node.parent is not None and node.parent not in place:
-            raise ValueError(f"rollout {rollout_id}: trace node {node.id} names a parent {node.parent} that is not before it")
+            raise ValueError(
+                f"rollout {rollout_id}: trace node {node.id} names a parent {node.parent} that is not before it"
+            )
         place[node.id] = len(out)
         parent = -1 if node.parent is None else place[node.parent]
         if not node.sampled:
@@ -125,7 +129,8 @@ def _forced(node: Node) -> list[int]:
 
 
 def _constraint(node: Node, call: Call | None, nodes: Sequence[TrainNode], parent: int) -> Constraint | None:
-    """What the learner has to replay where the kept ids are not recorded. ``nodes`` are those before it, ``parent`` its parent's place."""
+    """What the learner has to replay where the kept ids are not recorded. ``nodes`` are those before it, ``parent`` its
+    parent's place."""
     used = call.used if call is not None else None
     if used is None or used.grammar is None or node.kept is not None or node.log_kept is None:
         return None
@@ -138,7 +143,8 @@ def _constraint(node: Node, call: Call | None, nodes: Sequence[TrainNode], paren
 
 
 def _sample_masks(nodes: Sequence[Node], calls: Sequence[Call], parents: Mapping[int, int | None]) -> dict[int, str]:
-    """Reasons to mask whole sampled nodes: those of abandoned calls and of samples that the agent did not go on with."""
+    """Reasons to mask whole sampled nodes: those of abandoned calls and of samples that the agent did not go on
+    with."""
     continued = {node.parent for node in nodes if not node.sampled and node.parent is not None}
     reasons: dict[int, str] = {}
     for call in calls:

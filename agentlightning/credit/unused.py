@@ -1,7 +1,7 @@
 """Which emitted rewards change no weight, and why. Pure: an attempt's rewards in, counts by reason out.
 
-One reward is a rollout's, and its advantage is the weight of all its tokens (ruling 8's order: returned, graded, the last emitted). Whatever else an agent
-emits is recorded, and no algorithm of this version uses it.
+One reward is a rollout's, and its advantage is the weight of all its tokens (ruling 8's order: returned, graded, the
+last emitted). Whatever else an agent emits is recorded, and no algorithm of this version uses it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def last_reward(emitted: Sequence[Reward]) -> Reward | None:
 
 
 def unused_rewards(rewards: Iterable[Reward], *, scored: bool) -> Counter[str]:
-    """Those that an attempt emitted and that are not its rollout's reward, by reason. ``rewards`` are all of the attempt's, in order; ``scored`` says whether it
-    is the attempt that its rollout's reward comes from."""
+    """Those that an attempt emitted and that are not its rollout's reward, by reason. ``rewards`` are all of the
+    attempt's, in order; ``scored`` says whether it is the attempt that its rollout's reward comes from."""
     rewards = list(rewards)
     emitted = [reward for reward in rewards if reward.source == "emit"]
     if not scored:

@@ -7,14 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from agentlightning.records.usage import Meter
 from agentlightning.types import FinishReason, SamplingParams, Segment
-
-
-@dataclass(slots=True)
-class Meter:
-    """Counts the tokens of requests while they are drawn, also of those that are withdrawn. An engine adds to it, anybody reads it."""
-
-    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +45,9 @@ OnTokens = Callable[["array[int]"], None]
 class Engine(Protocol):
     """A model that samples.
 
-    ``sample`` may be awaited from any event loop in any thread. Cancelling the awaiting task withdraws the request and frees
-    what it held. Raises ContextLengthError when the prompt leaves no room for one token, EngineError when sampling failed.
+    ``sample`` may be awaited from any event loop in any thread. Cancelling the awaiting task withdraws the request and
+    frees what it held. Raises ContextLengthError when the prompt leaves no room for one token, EngineError when
+    sampling failed.
     """
 
     @property
@@ -74,5 +69,6 @@ class ConstrainedEngine(Protocol):
     """An engine that keeps to ``SamplingParams.grammar``. One that is none refuses such a request by name."""
 
     async def check_grammar(self, grammar: str) -> None:
-        """Raises GrammarError where samples cannot be kept to the grammar. What has been checked is not compiled again to be sampled."""
+        """Raises GrammarError where samples cannot be kept to the grammar. What has been checked is not compiled again
+        to be sampled."""
         ...

@@ -1,7 +1,9 @@
-"""Grammar: which ids may come next in a sample that has to follow a grammar. The only place that knows the library that computes it.
+"""Grammar: which ids may come next in a sample that has to follow a grammar. The only place that knows the library that
+computes it.
 
-A grammar's text is Lark with the library's extensions: ``%json {...}`` for a JSON schema, ``<[7]>`` for the token with id 7. It holds all there is to know, so
-one text gives the same ids wherever it is compiled over the same tokenizer: while sampling, and again while learning from the record. Imports no torch.
+A grammar's text is Lark with the library's extensions: ``%json {...}`` for a JSON schema, ``<[7]>`` for the token with
+id 7. It holds all there is to know, so one text gives the same ids wherever it is compiled over the same tokenizer:
+while sampling, and again while learning from the record. Imports no torch.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Matcher:
         self._words = words
         self.end_id = stop_token_ids[0] if stop_token_ids else library.eos_token
         """The id that ends the sample where the grammar lets it end."""
-        # A stop token that is ordinary text would end the sample anywhere; a control token comes only where the grammar names it.
+        # A stop token that is ordinary text would end the sample anywhere; a control token comes only where the grammar
+        # names it.
         self._never = (library.eos_token, *(i for i in stop_token_ids if not library.is_special_token(i)))
 
     def allowed(self) -> Words:
@@ -66,7 +69,8 @@ class Matcher:
 
 
 class Grammars:
-    """Compiles grammars for one tokenizer and a model of ``vocabulary`` ids. Safe to use from several threads; the first use takes up to a second."""
+    """Compiles grammars for one tokenizer and a model of ``vocabulary`` ids. Safe to use from several threads; the
+    first use takes up to a second."""
 
     def __init__(self, tokenizer: Any, vocabulary: int) -> None:
         """``tokenizer``: a Hugging Face fast tokenizer."""
@@ -82,7 +86,8 @@ class Grammars:
         return (self._vocabulary + 31) // 32
 
     def matcher(self, text: str, stop_token_ids: Sequence[int]) -> Matcher:
-        """A matcher at the beginning of a sample. Blocks while a new grammar is compiled. Raises GrammarError by name."""
+        """A matcher at the beginning of a sample. Blocks while a new grammar is compiled. Raises GrammarError by
+        name."""
         inner = self._known(text).deep_copy()
         return Matcher(inner, self._load(), stop_token_ids, self.words)
 
@@ -133,8 +138,8 @@ def as_lark(text: str) -> str:
 
 
 def replay(matcher: Matcher, before: array[int], token_ids: array[int]) -> Words:
-    """The ids that were allowed at each of ``token_ids``, [T, words], in a sample that began with ``before``. Raises GrammarError where one of
-    them was not: the sample was drawn under another grammar or tokenizer.
+    """The ids that were allowed at each of ``token_ids``, [T, words], in a sample that began with ``before``. Raises
+    GrammarError where one of them was not: the sample was drawn under another grammar or tokenizer.
     """
     for token_id in before:
         matcher.accept(token_id)
@@ -165,15 +170,20 @@ def _library(tokenizer: Any, vocabulary: int) -> LLTokenizer | GrammarError:
         return GrammarError(_MISSING)
     core = getattr(tokenizer, "backend_tokenizer", None)
     if core is None:
-        return GrammarError(f"{type(tokenizer).__name__} is not a fast tokenizer: the model folder needs a tokenizer.json")
+        return GrammarError(
+            f"{type(tokenizer).__name__} is not a fast tokenizer: the model folder needs a tokenizer.json"
+        )
     size = cast("int", core.get_vocab_size(with_added_tokens=True))
     try:
         # A model's vocabulary may be padded beyond its tokenizer's, or (with ids that are never used) end before it.
-        return LLTokenizer(core.to_str(), n_vocab=max(vocabulary, size), eos_token=cast("int | None", tokenizer.eos_token_id))
+        return LLTokenizer(
+            core.to_str(), n_vocab=max(vocabulary, size), eos_token=cast("int | None", tokenizer.eos_token_id)
+        )
     except ValueError as error:
         kind = type(core.decoder).__name__
         return GrammarError(
-            f"samples of this model cannot be kept to a grammar: llguidance reads byte-level and byte-fallback tokenizers, and this one decodes by {kind} "
+            "samples of this model cannot be kept to a grammar: llguidance reads byte-level and byte-fallback "
+            f"tokenizers, and this one decodes by {kind} "
             f"({_one_line(str(error)).partition(':')[0]}); use free text with this model"
         )
 
@@ -181,6 +191,7 @@ def _library(tokenizer: Any, vocabulary: int) -> LLTokenizer | GrammarError:
 def _one_line(text: str) -> str:
     """The library's message without places in and lines of the grammar's text, which its user has not written."""
     line = (
-        _PLACE.sub("", " ".join(" ".join(line for line in text.splitlines() if not _LISTING.match(line)).split())) or "it gives no reason"
+        _PLACE.sub("", " ".join(" ".join(line for line in text.splitlines() if not _LISTING.match(line)).split()))
+        or "it gives no reason"
     )
     return line if len(line) <= _LONGEST_ERROR else line[: _LONGEST_ERROR - 3] + "..."

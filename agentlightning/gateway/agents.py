@@ -1,8 +1,9 @@
 """Which agent of a program makes a call. Pure: what a request says about itself, and the user's rules, in; a name out.
 
-Frameworks do not say it, so each way that a user can is heard, the most explicit first: a path segment, the header `X-Agent-Name`, an API key `agent:NAME`,
-`user` or metadata in the body, OpenTelemetry's baggage, the rules in `gateway.agents`. Where none of them speaks, an identical system prompt and
-set of tools (by their names) is one agent, named after their content, so that its name is the same in every attempt and run. The system prompt is what stands
+Frameworks do not say it, so each way that a user can is heard, the most explicit first: a path segment, the header
+`X-Agent-Name`, an API key `agent:NAME`, `user` or metadata in the body, OpenTelemetry's baggage, the rules in
+`gateway.agents`. Where none of them speaks, an identical system prompt and set of tools (by their names) is one agent,
+named after their content, so that its name is the same in every attempt and run. The system prompt is what stands
 before all other messages: a note in the middle of a conversation makes no other agent.
 """
 
@@ -15,10 +16,10 @@ from itertools import takewhile
 from typing import Literal
 from urllib.parse import unquote
 
-from agentlightning.config import AgentRule
 from agentlightning.gateway.wires.base import WireRequest
 from agentlightning.gateway.wires.fields import mapping
-from agentlightning.names import clean
+from agentlightning.settings.fields import AgentRule
+from agentlightning.text import clean_name
 from agentlightning.types import Message, Tool
 
 LEARNED = "agent-"
@@ -31,10 +32,11 @@ _BAGGAGE = "gen_ai.agent.name"
 
 
 def named_by_request(path: str | None, headers: Mapping[str, str], query: Mapping[str, str]) -> tuple[str, How] | None:
-    """What a request's path and headers say, before its body is read. Header names are looked up as `Mapping` does: pass one that ignores case."""
-    if path and (name := clean(path)):
+    """What a request's path and headers say, before its body is read. Header names are looked up as `Mapping` does:
+    pass one that ignores case."""
+    if path and (name := clean_name(path)):
         return name, "path"
-    if (name := clean(headers.get("X-Agent-Name", ""))) is not None:
+    if (name := clean_name(headers.get("X-Agent-Name", ""))) is not None:
         return name, "header"
     keys = (
         headers.get("Authorization", "").removeprefix("Bearer "),
@@ -52,7 +54,7 @@ def named_by_body(request: WireRequest, headers: Mapping[str, str], rules: Mappi
     """What the rest of a request says of its agent."""
     metadata = mapping(request.asked.get("metadata"))
     stated = metadata.get("agent")
-    if isinstance(stated, str) and (name := clean(stated)) is not None:
+    if isinstance(stated, str) and (name := clean_name(stated)) is not None:
         return name, "body"
     for value in (request.asked.get("user"), metadata.get("user_id")):
         if isinstance(value, str) and (name := _said(value)) is not None:
@@ -67,7 +69,8 @@ def named_by_body(request: WireRequest, headers: Mapping[str, str], rules: Mappi
 
 
 def learned(system: str, tools: Sequence[Tool]) -> str:
-    """``agent-`` and six hexadecimal digits of the system prompt and the tools' names, whatever their order. On every call: it reads no schema."""
+    """``agent-`` and six hexadecimal digits of the system prompt and the tools' names, whatever their order. On every
+    call: it reads no schema."""
     content = blake2b(system.strip().encode("utf-8", "replace"), digest_size=3)
     for name in sorted(tool.name for tool in tools):
         content.update(b"\0" + name.encode("utf-8", "replace"))
@@ -85,7 +88,7 @@ def _follows(rule: AgentRule, system: str, tools: Sequence[Tool]) -> bool:
 
 
 def _said(value: str) -> str | None:
-    return clean(value.removeprefix(_SAID)) if value.startswith(_SAID) else None
+    return clean_name(value.removeprefix(_SAID)) if value.startswith(_SAID) else None
 
 
 def _in_baggage(header: str) -> str | None:
@@ -93,5 +96,5 @@ def _in_baggage(header: str) -> str | None:
     for entry in header.split(","):
         key, equals, value = entry.partition(";")[0].partition("=")
         if equals and key.strip() == _BAGGAGE:
-            return clean(unquote(value.strip()))
+            return clean_name(unquote(value.strip()))
     return None

@@ -1,4 +1,5 @@
-"""Writing HTTP answers: whole ones, and ones that begin before their end is known. Knows nothing of calls; what an answer says is others' business."""
+"""Writing HTTP answers: whole ones, and ones that begin before their end is known. Knows nothing of calls; what an
+answer says is others' business."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ async def begin(request: web.BaseRequest, headers: Mapping[str, str]) -> web.Str
 
 
 def drop(request: web.BaseRequest, response: web.StreamResponse, *, gently: bool = False) -> web.StreamResponse:
-    """Ends a reply that failed after it had begun: a client must not take it for a whole one. ``gently``: what was written still arrives."""
+    """Ends a reply that failed after it had begun: a client must not take it for a whole one. ``gently``: what was
+    written still arrives."""
     if request.transport is not None:
         request.transport.close() if gently else request.transport.abort()
     return response
@@ -36,14 +38,16 @@ async def send(request: web.BaseRequest, body: bytes, status: int, headers: Mapp
 
 
 def identity_of(request: web.BaseRequest, body: bytes, target: Target, agent: str, external: str = "") -> Identity:
-    """What makes two requests the same call. ``external`` is the external model that it is for: keys of the client's own are not shared with its endpoint."""
+    """What makes two requests the same call. ``external`` is the external model that it is for: keys of the client's
+    own are not shared with its endpoint."""
     asked = blake2b(body, digest_size=16)
     asked.update(f"\0{target.path}\0{target.query}\0{agent}\0{external}".encode("utf-8", "surrogateescape"))
     own = request.headers.get("Idempotency-Key")
     if not own:
         return Identity(asked.digest())
     return Identity(
-        asked.digest(), blake2b(f"{own}\0{external}".encode("utf-8", "surrogateescape"), digest_size=16, person=b"key").digest()
+        asked.digest(),
+        blake2b(f"{own}\0{external}".encode("utf-8", "surrogateescape"), digest_size=16, person=b"key").digest(),
     )
 
 

@@ -1,4 +1,5 @@
-"""Request bodies: read within their limits and parsed, before any wire looks at them. Knows nothing of wires, sessions or calls."""
+"""Request bodies: read within their limits and parsed, before any wire looks at them. Knows nothing of wires, sessions
+or calls."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ READ_DEADLINE = 60.0
 """Seconds a client may take to send its body."""
 
 MAX_NESTING = 128
-"""Levels of arrays and objects in a body. Half of what can be written as JSON again, so that whatever a wire keeps of a body can be recorded and told."""
+"""Levels of arrays and objects in a body. Half of what can be written as JSON again, so that whatever a wire keeps of a
+body can be recorded and told."""
 
 
 def readable(text: str) -> str:
@@ -31,9 +33,13 @@ async def read_body(request: web.BaseRequest) -> bytes:
     """The whole body, unpacked, of at most the request's ``client_max_size``. Raises CallError."""
     kind = request.headers.get("Content-Type")
     if kind is not None and "json" not in kind.lower():
-        raise CallError(415, f"Content-Type must be application/json, not {readable(kind)[:80]}", code="unsupported_media_type")
+        raise CallError(
+            415, f"Content-Type must be application/json, not {readable(kind)[:80]}", code="unsupported_media_type"
+        )
     limit = request.client_max_size
-    too_large = CallError(413, f"the body is larger than {limit / 2**20:.3g} MB (gateway.max_body_mb)", code="request_too_large")
+    too_large = CallError(
+        413, f"the body is larger than {limit / 2**20:.3g} MB (gateway.max_body_mb)", code="request_too_large"
+    )
     if request.content_length is not None and request.content_length > limit:
         raise too_large
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
@@ -50,11 +56,14 @@ async def read_body(request: web.BaseRequest) -> bytes:
     except (web.RequestPayloadError, HttpProcessingError) as error:
         cause = error.__cause__ or error
         why = cause.message if isinstance(cause, HttpProcessingError) else str(cause)
-        raise CallError(400, f"the body could not be read: {' '.join(readable(why).split())[:200]}", code="unreadable_body") from error
+        raise CallError(
+            400, f"the body could not be read: {' '.join(readable(why).split())[:200]}", code="unreadable_body"
+        ) from error
 
 
 def parse(body: bytes, *, constants: bool = False) -> Mapping[str, Json]:
-    """The JSON object in a body. With ``constants``, NaN and Infinity are read as Python writes them, so that they can be refused by name.
+    """The JSON object in a body. With ``constants``, NaN and Infinity are read as Python writes them, so that they can
+    be refused by name.
 
     Raises CallError, also for a NUL and for what is nested more than ``MAX_NESTING`` levels deep.
     """
@@ -73,13 +82,16 @@ def parse(body: bytes, *, constants: bool = False) -> Mapping[str, Json]:
         raise CallError(400, f"the body is nested more than {MAX_NESTING} levels deep", code="nested_too_deeply")
     if b"\\u0000" in body and _has_nul(parsed):
         raise CallError(
-            400, "the body holds a NUL character (\\u0000), which no tokenizer or database can be trusted with", code="invalid_text"
+            400,
+            "the body holds a NUL character (\\u0000), which no tokenizer or database can be trusted with",
+            code="invalid_text",
         )
     return cast("dict[str, Json]", parsed)
 
 
 def _too_deep(value: Any) -> bool:
-    """Looks at one level after the other, so that neither the depth nor a number of levels with much in them costs more than the body's size."""
+    """Looks at one level after the other, so that neither the depth nor a number of levels with much in them costs more
+    than the body's size."""
     level: list[Any] = [value]
     for _ in range(MAX_NESTING):
         level = [

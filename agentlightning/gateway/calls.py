@@ -1,4 +1,5 @@
-"""One open model call: its progress as the connections that wait for it see it, and whether its reply arrived (ruling 2).
+"""One open model call: its progress as the connections that wait for it see it, and whether its reply arrived (ruling
+2).
 
 Belongs to the gateway's event loop. Knows nothing of HTTP, engines or the store.
 """
@@ -23,8 +24,8 @@ def ended() -> CallError:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an external model's endpoint answered. ``rest`` is what may be written only once the call is recorded: the whole body, or the end of a stream. ``fault`` is
-    the failure that it tells of under a good status."""
+    """What an external model's endpoint answered. ``rest`` is what may be written only once the call is recorded: the
+    whole body, or the end of a stream. ``fault`` is the failure that it tells of under a good status."""
 
     status: int
     headers: Mapping[str, str]
@@ -38,7 +39,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Digests of what a request asks and, where its client names its calls itself (``Idempotency-Key``), of that name."""
+    """Digests of what a request asks and, where its client names its calls itself (``Idempotency-Key``), of that
+    name."""
 
     asked: bytes
     key: bytes | None = None
@@ -53,10 +55,11 @@ class Identity:
 class OpenCall:
     """A call from its arrival until nobody can claim its reply any more.
 
-    ``identity`` says what was asked. ``outcome`` is the reply or what went wrong, None until there is either. ``readers`` counts the connections that
-    wait for it, ``retry`` is the highest retry count that it answered, ``stored`` is the status it has in the record (None: not recorded),
-    ``begun`` says that nothing about the request can be refused any more, ``recording`` that its samples are whole, ``given_up`` that nobody is going to
-    claim it. ``place`` is its place among the attempt's calls to policies, which seeds its samples.
+    ``identity`` says what was asked. ``outcome`` is the reply or what went wrong, None until there is either.
+    ``readers`` counts the connections that wait for it, ``retry`` is the highest retry count that it answered,
+    ``stored`` is the status it has in the record (None: not recorded), ``begun`` says that nothing about the request
+    can be refused any more, ``recording`` that its samples are whole, ``given_up`` that nobody is going to claim it.
+    ``place`` is its place among the attempt's calls to policies, which seeds its samples.
     """
 
     id: str
@@ -97,7 +100,11 @@ class OpenCall:
         outcome = self.outcome
         if self.delivered_at is not None or self.given_up:
             return self.delivered_at is None
-        return isinstance(outcome, CallError | Answer) and retried(outcome.status) and (isinstance(outcome, Answer) or outcome.retry)
+        return (
+            isinstance(outcome, CallError | Answer)
+            and retried(outcome.status)
+            and (isinstance(outcome, Answer) or outcome.retry)
+        )
 
     def add(self, index: int, delta: ParsedDelta) -> None:
         """Appends what sample ``index`` of a streamed call adds and wakes the readers."""
@@ -129,7 +136,8 @@ class OpenCall:
             _release(future)
 
     async def _woken(self, seconds: float) -> None:
-        """Returns when something has happened, or after ``seconds``. Cancelling the one who waits does not touch the call."""
+        """Returns when something has happened, or after ``seconds``. Cancelling the one who waits does not touch the
+        call."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         if self._waiting is None:
@@ -142,7 +150,8 @@ class OpenCall:
             timer.cancel()
 
     async def more(self, seen: int, seconds: float) -> Sequence[tuple[int, ParsedDelta]]:
-        """The deltas after the first ``seen`` ones, waiting ``seconds`` for one; none where none came, or once the call has ended."""
+        """The deltas after the first ``seen`` ones, waiting ``seconds`` for one; none where none came, or once the call
+        has ended."""
         if len(self.deltas or ()) == seen and self.outcome is None:
             await self._woken(seconds)
         return self.deltas[seen:] if self.deltas else ()
@@ -163,10 +172,11 @@ class OpenCall:
 
 @dataclass(slots=True, eq=False)
 class Forwarded(OpenCall):
-    """A call to an external model. Of a stream, ``chunks`` are the events that have come, under ``headers``; ``came`` is the whole reply so far, as it is
-    recorded, ``status`` its HTTP status, ``first_s`` the seconds until its first byte. ``heard`` is when the endpoint last said something (None: never),
-    ``silence`` the longest time that it let pass before it did; ``left_at`` is when a connection last left, ``left_in_silence`` how long it had said nothing
-    then."""
+    """A call to an external model. Of a stream, ``chunks`` are the events that have come, under ``headers``; ``came``
+    is the whole reply so far, as it is recorded, ``status`` its HTTP status, ``first_s`` the seconds until its first
+    byte. ``heard`` is when the endpoint last said something (None: never),
+    ``silence`` the longest time that it let pass before it did; ``left_at`` is when a connection last left,
+    ``left_in_silence`` how long it had said nothing then."""
 
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     chunks: list[bytes] = field(default_factory=list[bytes])
@@ -201,7 +211,8 @@ class Forwarded(OpenCall):
         self._wake()
 
     async def events(self, seen: int, seconds: float) -> Sequence[bytes]:
-        """The chunks after the first ``seen`` ones, waiting ``seconds`` for one; none where none came, or once the call has ended."""
+        """The chunks after the first ``seen`` ones, waiting ``seconds`` for one; none where none came, or once the call
+        has ended."""
         if len(self.chunks) == seen and self.outcome is None:
             await self._woken(seconds)
         return self.chunks[seen:]
@@ -225,10 +236,14 @@ def retried(status: int) -> bool:
 
 
 def named(calls: Sequence[OpenCall], identity: Identity) -> OpenCall | None:
-    """The call that a client means by a name of its own. Raises CallError where it asked something else under that name."""
+    """The call that a client means by a name of its own. Raises CallError where it asked something else under that
+    name."""
     call = next((call for call in calls if call.claimable), None)
     if call is not None and call.identity != identity:
-        message = "this Idempotency-Key was sent with another request (another body, path or agent): each request needs a key of its own"
+        message = (
+            "this Idempotency-Key was sent with another request (another body, path or agent): each request "
+            "needs a key of its own"
+        )
         raise CallError(422, message, code="idempotency_key_reuse", retry=False)
     return call
 
@@ -236,9 +251,10 @@ def named(calls: Sequence[OpenCall], identity: Identity) -> OpenCall | None:
 def repeated(calls: Sequence[OpenCall], retry: int, owed: Callable[[], bool]) -> OpenCall | None:
     """Which of the calls that asked the same a new request repeats, if any.
 
-    One whose connection closed early is claimed by any equal request. One that says it is a retry may be that of a call without a reply: ``owed`` says
-    so and counts it, and it is sampled. Else it may also get a reply that was written but did not arrive, or one whose connection has not been seen to
-    close; one that answered this retry count already is somebody else's.
+    One whose connection closed early is claimed by any equal request. One that says it is a retry may be that of a call
+    without a reply: ``owed`` says so and counts it, and it is sampled. Else it may also get a reply that was written
+    but did not arrive, or one whose connection has not been seen to close; one that answered this retry count already
+    is somebody else's.
     """
     orphans = [call for call in calls if call.orphaned and call.claimable]
     if orphans:
@@ -249,8 +265,9 @@ def repeated(calls: Sequence[OpenCall], retry: int, owed: Callable[[], bool]) ->
     return max(others, key=lambda call: (call.delivered_at is None, call.started), default=None)
 
 
-class Owed:
-    """Notes of the last calls that ended without a reply. The retry of such a call must not be taken for that of an equal one whose reply is there."""
+class UnansweredRetries:
+    """Notes of the last calls that ended without a reply. The retry of such a call must not be taken for that of an
+    equal one whose reply is there."""
 
     def __init__(self, most: int, seconds: float) -> None:
         self._notes: deque[tuple[Identity, int, float]] = deque(maxlen=most)
@@ -260,7 +277,8 @@ class Owed:
         self._notes.append((call.identity, call.retry, time.monotonic() + self._seconds))
 
     def take(self, identity: Identity, retry: int) -> bool:
-        """Whether a retry may be that of such a call, which is then forgotten. Of several the one that had been retried most often."""
+        """Whether a retry may be that of such a call, which is then forgotten. Of several the one that had been retried
+        most often."""
         now = time.monotonic()
         notes = [note for note in self._notes if note[0] == identity and note[1] < retry and now < note[2]]
         if notes:
@@ -272,7 +290,7 @@ Order = tuple[int, str, int, int, int, int]
 """A sample's place in a run: step, group, index of the rollout, attempt, call, sample."""
 
 
-class Turnstile:
+class CallOrder:
     """Lets one through at a time, and of those that wait the one whose place comes first."""
 
     def __init__(self) -> None:

@@ -1,4 +1,5 @@
-"""Connections: aiohttp's server with answers in the caller's own shape also where a request never gets as far as a handler. Knows no attempts and no calls."""
+"""Connections: aiohttp's server with answers in the caller's own shape also where a request never gets as far as a
+handler. Knows no attempts and no calls."""
 
 from __future__ import annotations
 
@@ -27,9 +28,12 @@ Told = Callable[[str, CallError], bytes]
 
 
 class Listener(web.Server):
-    """Serves with ``handler``. Bodies are limited to ``max_body`` bytes, unpacked; ``told`` makes the bodies of errors."""
+    """Serves with ``handler``. Bodies are limited to ``max_body`` bytes, unpacked; ``told`` makes the bodies of
+    errors."""
 
-    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], told: Told, max_body: int) -> None:
+    def __init__(
+        self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], told: Told, max_body: int
+    ) -> None:
         super().__init__(handler, request_factory=self._request, handler_cancellation=True)
         self._max_body = max_body
         self._told = told
@@ -39,11 +43,14 @@ class Listener(web.Server):
 
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
         protocol.begins()
-        return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop(), client_max_size=self._max_body)
+        return web.BaseRequest(
+            message, payload, protocol, writer, task, asyncio.get_running_loop(), client_max_size=self._max_body
+        )
 
 
 class _Connection(web.RequestHandler):
-    """One connection. It remembers the first line of a request itself: of one that cannot be read aiohttp tells nothing."""
+    """One connection. It remembers the first line of a request itself: of one that cannot be read aiohttp tells
+    nothing."""
 
     __slots__ = ("_coming", "_first_line", "_told")
 
@@ -70,7 +77,8 @@ class _Connection(web.RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """Answers what could not be read, and what no handler could answer. The connection is closed then. One that the client has closed is nobody's error."""
+        """Answers what could not be read, and what no handler could answer. The connection is closed then. One that the
+        client has closed is nobody's error."""
         if isinstance(exc, ConnectionError) and (request.transport is None or request.transport.is_closing()):
             logger.debug("a client left before it was answered: %s", exc)
             raise exc
@@ -78,7 +86,10 @@ class _Connection(web.RequestHandler):
             path, error = _path(self._first_line), _unreadable(exc)
             logger.info("a request was refused: %s", error.message)
         else:
-            path, error = request.raw_path, CallError(status, "the gateway failed; its log says how", code="internal_error")
+            path, error = (
+                request.raw_path,
+                CallError(status, "the gateway failed; its log says how", code="internal_error"),
+            )
             logger.error("a request could not be answered", exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("a part of another answer has been sent")
@@ -97,7 +108,9 @@ def _unreadable(error: HttpProcessingError) -> CallError:
         return CallError(431, f"a header, or the URL, is larger than {MAX_HEADER // 1024} KB", code="headers_too_large")
     if isinstance(error, ContentEncodingError):
         return CallError(
-            415, "this Content-Encoding cannot be unpacked: send the body as it is, or with gzip or deflate", code="unsupported_media_type"
+            415,
+            "this Content-Encoding cannot be unpacked: send the body as it is, or with gzip or deflate",
+            code="unsupported_media_type",
         )
     if isinstance(error, BadHttpMethod):
         return CallError(405, "the request's method is none that this server knows", code="method_not_allowed")

@@ -1,7 +1,7 @@
 """Encoder: tokenises beside the event loop what the calls that are open at once have to tokenise.
 
-A tokenizer works outside the interpreter's lock, so what it does for many calls takes another core's time while the loop goes on. Knows nothing of
-calls, trees and sessions.
+A tokenizer works outside the interpreter's lock, so what it does for many calls takes another core's time while the
+loop goes on. Knows nothing of calls, trees and sessions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class _Text:
 
 
 class Encoder:
-    """One per event loop. A short text that is alone is tokenised at once; those that come while others are being tokenised wait and then go together."""
+    """One per event loop. A short text that is alone is tokenised at once; those that come while others are being
+    tokenised wait and then go together."""
 
     def __init__(self) -> None:
         self._waiting: list[_Text] = []
@@ -52,7 +53,9 @@ class Encoder:
             _answer(texts, _encode(texts))
         elif texts:
             self._busy = True
-            asyncio.get_running_loop().run_in_executor(self._thread, _encode, texts).add_done_callback(lambda done: self._done(texts, done))
+            asyncio.get_running_loop().run_in_executor(self._thread, _encode, texts).add_done_callback(
+                lambda done: self._done(texts, done)
+            )
 
     def _done(self, texts: list[_Text], done: asyncio.Future[list[array[int] | Exception]]) -> None:
         self._busy = False

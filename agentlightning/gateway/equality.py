@@ -15,11 +15,13 @@ import orjson
 from agentlightning.types import Message, Tool
 
 Key = tuple[str, str, tuple[tuple[str, str], ...]]
-"""What two messages must share to be the same turn: role, stripped text, and the tool calls' names and canonical arguments."""
+"""What two messages must share to be the same turn: role, stripped text, and the tool calls' names and canonical
+arguments."""
 
 
 def canonical_arguments(raw: str) -> str:
-    """A form of tool arguments that is equal exactly where the JSON values are (1.0 is 1, key order and escapes do not matter).
+    """A form of tool arguments that is equal exactly where the JSON values are (1.0 is 1, key order and escapes do not
+    matter).
 
     Arguments that are no JSON stay as they are.
     """
@@ -53,8 +55,13 @@ def _integral(value: Any) -> Any:
 
 
 def equality_key(message: Message) -> Key:
-    """Ids, names and reasoning are left out: ids only pick among candidates, names are often dropped, and reasoning may be missing."""
-    calls = tuple([(call.name, canonical_arguments(call.arguments)) for call in message.tool_calls]) if message.tool_calls else ()
+    """Ids, names and reasoning are left out: ids only pick among candidates, names are often dropped, and reasoning may
+    be missing."""
+    calls = (
+        tuple([(call.name, canonical_arguments(call.arguments)) for call in message.tool_calls])
+        if message.tool_calls
+        else ()
+    )
     return message.role, message.content.strip(), calls
 
 
@@ -71,7 +78,8 @@ def same_reasoning(theirs: Message, recorded: Message) -> bool:
 
 
 def tools_key(tools: Sequence[Tool]) -> bytes:
-    """Equal for equal names, descriptions and schemas in the same order; the order of a schema's keys does not matter."""
+    """Equal for equal names, descriptions and schemas in the same order; the order of a schema's keys does not
+    matter."""
     if not tools:
         return b""
     listed = [(tool.name, tool.description, dict(tool.parameters)) for tool in tools]
@@ -88,19 +96,22 @@ MOST_PARTS = 32
 
 
 def in_call_order(results: Sequence[Message], turn: Message) -> list[Message]:
-    """The results that follow a turn, in the order of its calls: parallel calls end in any order, and many templates show no ids. A result under an id that
-    is none of the turn's stays where it is."""
+    """The results that follow a turn, in the order of its calls: parallel calls end in any order, and many templates
+    show no ids. A result under an id that is none of the turn's stays where it is."""
     places = {call.id: i for i, call in enumerate(turn.tool_calls)}
     found = [i for i, result in enumerate(results) if result.tool_call_id in places]
     ordered = list(results)
-    for i, result in zip(found, sorted((results[i] for i in found), key=lambda each: places[each.tool_call_id or ""]), strict=True):
+    for i, result in zip(
+        found, sorted((results[i] for i in found), key=lambda each: places[each.tool_call_id or ""]), strict=True
+    ):
         ordered[i] = result
     return ordered
 
 
 def parts_of_a_turn(messages: Sequence[Message], start: int) -> int:
-    """Where the messages end that may be one turn, beginning at ``start``: calls, and one text before or after them, in messages of the same speaker; calls
-    perhaps with their results behind them, and then no text any more. ``start + 1`` where the turn can have no other part."""
+    """Where the messages end that may be one turn, beginning at ``start``: calls, and one text before or after them, in
+    messages of the same speaker; calls perhaps with their results behind them, and then no text any more. ``start + 1``
+    where the turn can have no other part."""
     first = messages[start]
     said = bool(first.content.strip())
     ids = {call.id for call in first.tool_calls}

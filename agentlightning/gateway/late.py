@@ -1,6 +1,8 @@
-"""Late: attempts that have ended, and the requests that still come with their keys. Each is refused, counted, and recorded with its attempt.
+"""Late: attempts that have ended, and the requests that still come with their keys. Each is refused, counted, and
+recorded with its attempt.
 
-An agent that returns while threads, tasks or processes of its own still call the model loses those calls: nothing is sampled for them.
+An agent that returns while threads, tasks or processes of its own still call the model loses those calls: nothing is
+sampled for them.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from agentlightning.errors import StoreError
-from agentlightning.gateway.usage import AttemptUsage
 from agentlightning.gateway.wires.base import CallError, Wire
 from agentlightning.gateway.wires.unserved import Unserved
+from agentlightning.records.usage import AttemptUsage
 from agentlightning.store.base import Store
 from agentlightning.types import Call, CallStatus
 
@@ -34,7 +36,8 @@ class _Attempt:
 
 @dataclass(slots=True)
 class Ended:
-    """The attempts that have ended, by the digest of their keys. ``calls`` and ``rewards`` count what came late, of all of them together."""
+    """The attempts that have ended, by the digest of their keys. ``calls`` and ``rewards`` count what came late, of all
+    of them together."""
 
     store: Store
     calls: int = 0
@@ -49,7 +52,9 @@ class Ended:
     def usage_of(self, attempt_id: str) -> AttemptUsage | None:
         return next((attempt.usage for attempt in reversed(self._attempts.values()) if attempt.id == attempt_id), None)
 
-    async def refusal(self, digest: bytes, wire: Wire | Unserved | None, path: str, agent: str | None) -> CallError | None:
+    async def refusal(
+        self, digest: bytes, wire: Wire | Unserved | None, path: str, agent: str | None
+    ) -> CallError | None:
         """What a request with such a key is answered with; None where the key is of no ended attempt."""
         attempt = self._attempts.get(digest)
         if attempt is None:
@@ -64,7 +69,10 @@ class Ended:
             what = "this call"
             if attempt.usage.late <= RECORDED:
                 await self._record(attempt, wire.name if wire is not None else path, agent)
-        said = f"this attempt has ended, and {what} came after it: wait for everything that the agent has begun before it returns"
+        said = (
+            f"this attempt has ended, and {what} came after it: wait for everything that the agent has begun before "
+            "it returns"
+        )
         return CallError(410, said, code="attempt_ended", retry=False)
 
     async def _record(self, attempt: _Attempt, wire: str, agent: str | None) -> None:
@@ -72,7 +80,8 @@ class Ended:
             index = max((call.index for call in await self.store.calls(attempt.id)), default=-1) + 1
             await self.store.record(
                 Call(
-                    id=f"late-{attempt.id}-{attempt.usage.late}", attempt_id=attempt.id, index=index, wire=wire, model="", policy="",
+                    id=f"late-{attempt.id}-{attempt.usage.late}", attempt_id=attempt.id, index=index, wire=wire,
+                    model="", policy="",
                     status=CallStatus.LATE, branch="", prompt_node=None, samples=(), asked={}, used=None, agent=agent,
                     error="it came after its attempt had ended", received_at=time.time(),
                 ),

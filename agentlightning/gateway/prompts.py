@@ -1,6 +1,7 @@
 """Prompts without messages: which recorded completion one goes on from, and how it becomes tokens.
 
-Pure. What a chat template does for messages is done here for a text that is taken as it is: none of it becomes a control token.
+Pure. What a chat template does for messages is done here for a text that is taken as it is: none of it becomes a
+control token.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class PromptError(TemplateError):
 
 
 class Prefixes(Generic[T]):
-    """Finds the longest of many remembered beginnings of some bytes. It remembers lengths and digests, never the bytes."""
+    """Finds the longest of many remembered beginnings of some bytes. It remembers lengths and digests, never the
+    bytes."""
 
     def __init__(self) -> None:
         self._lengths: list[int] = []
@@ -41,7 +43,8 @@ class Prefixes(Generic[T]):
         self._found.setdefault((begun.length, begun.digest()), []).append(value)
 
     def longest(self, data: bytes) -> tuple[int, Sequence[T]]:
-        """The length of the longest remembered beginning of ``data`` and what was added under it, oldest first; 0 and nothing where there is none.
+        """The length of the longest remembered beginning of ``data`` and what was added under it, oldest first; 0 and
+        nothing where there is none.
 
         One pass over ``data``, however many beginnings are remembered.
         """
@@ -84,13 +87,15 @@ def text_bytes(text: str) -> bytes:
 # --------------------------------------------------------------------------- text to tokens
 
 _EDGE = "@text {}:"
-"""Stands on both sides of the text. It begins with a character that it has only once, so that two of them cannot overlap."""
+"""Stands on both sides of the text. It begins with a character that it has only once, so that two of them cannot
+overlap."""
 
 _EDGES = re.compile(r"@text ([0-9]+):", re.ASCII)
 
 
 def encode_text(text: str, template: Template, *, start: bool) -> array[int]:
-    """The tokens of a text with nothing in it read as a control token. ``start``: it begins the prompt. Raises PromptError.
+    """The tokens of a text with nothing in it read as a control token. ``start``: it begins the prompt. Raises
+    PromptError.
 
     The template is asked to escape it as it escapes a user's message, between two edges that say where the message is.
     """

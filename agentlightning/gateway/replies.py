@@ -1,5 +1,6 @@
-"""Replies of other people's endpoints, read as far as the gateway has to know them: where an event ends, which one ends the reply, whether the reply tells of
-a failure, what it cost, and where it repeats what nobody may see. Pure; the bytes themselves stay as they are but for what is blotted out.
+"""Replies of other people's endpoints, read as far as the gateway has to know them: where an event ends, which one ends
+the reply, whether the reply tells of a failure, what it cost, and where it repeats what nobody may see. Pure; the bytes
+themselves stay as they are but for what is blotted out.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ BLOT = b"***"
 THEIR_FAULT = frozenset({401, 403, 404, 408, 429})
 """Statuses below 500 that say nothing about what the agent asked: the key, the model's name, the load."""
 
-_ASKED_WRONG = frozenset({"invalid_request_error", "BadRequestError", "request_too_large", "invalid_prompt", "context_length_exceeded"})
+_ASKED_WRONG = frozenset(
+    {"invalid_request_error", "BadRequestError", "request_too_large", "invalid_prompt", "context_length_exceeded"}
+)
 """Types and codes of errors that say that the request was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A failure that a reply tells of: in its words, and whether the endpoint is to blame rather than what was asked of it."""
+    """A failure that a reply tells of: in its words, and whether the endpoint is to blame rather than what was asked of
+    it."""
 
     said: str
     theirs: bool
@@ -40,14 +44,23 @@ def read_json(text: bytes) -> Mapping[str, Json]:
 def said_in(value: Mapping[str, Json], text: bytes) -> str:
     """An error's own words, bounded; ``text`` is what it came as."""
     error = value.get("error")
-    said = mapping(error).get("message") or error or value.get("message") or value.get("detail") or text.decode("utf-8", "replace")
+    said = (
+        mapping(error).get("message")
+        or error
+        or value.get("message")
+        or value.get("detail")
+        or text.decode("utf-8", "replace")
+    )
     line = " ".join(str(said).split())
     return line if len(line) <= 300 else line[:297] + "..."
 
 
 def fault_in(value: Mapping[str, Json], text: bytes, kind: str = "") -> Fault | None:
-    """The failure that a reply with a good status tells of, a whole body or one event of it; ``kind`` is what the event is called."""
-    failed = kind in ("error", "response.failed") or (value.get("object") == "response" and value.get("status") == "failed")
+    """The failure that a reply with a good status tells of, a whole body or one event of it; ``kind`` is what the event
+    is called."""
+    failed = kind in ("error", "response.failed") or (
+        value.get("object") == "response" and value.get("status") == "failed"
+    )
     holder = mapping(value.get("response")) if kind == "response.failed" else value
     error = holder.get("error")
     if not error and not failed:
@@ -89,8 +102,9 @@ _WORDS = (b"[DONE]", b"error", *(kind.encode() for kind in _LAST))
 
 
 class EventGate:
-    """Lets server-sent events through, each when it is whole. The one that ends a reply, with all that follows it, stays in ``rest``: an agent that has seen
-    it takes the reply for given. An error ends it too, and is the ``fault``. Some endpoints leave ``[DONE]`` out: then a Chat stream has come to its end where
+    """Lets server-sent events through, each when it is whole. The one that ends a reply, with all that follows it,
+    stays in ``rest``: an agent that has seen it takes the reply for given. An error ends it too, and is the ``fault``.
+    Some endpoints leave ``[DONE]`` out: then a Chat stream has come to its end where
     a choice has, and nothing is left open."""
 
     def __init__(self) -> None:
@@ -115,7 +129,8 @@ class EventGate:
         return ready
 
     def close(self) -> bool:
-        """Whether the reply has come to its end; asked when nothing more comes. Its last event may lack the empty line."""
+        """Whether the reply has come to its end; asked when nothing more comes. Its last event may lack the empty
+        line."""
         return self.ended or self._take(bytes(self._open), whole=False) or (self._finished and not self._open.strip())
 
     @property
@@ -151,8 +166,9 @@ def _read_event(event: bytes) -> tuple[str, bytes]:
 # --------------------------------------------------------------------------- what nobody may see
 
 
-class Blotter:
-    """Blots secrets out of bytes that come in pieces: an endpoint that repeats its key or its own address must not tell it to the agent."""
+class Redactor:
+    """Blots secrets out of bytes that come in pieces: an endpoint that repeats its key or its own address must not tell
+    it to the agent."""
 
     def __init__(self, secrets: Collection[str]) -> None:
         texts = {form for secret in secrets if secret for form in (secret, secret.replace("/", "\\/"))}

@@ -1,15 +1,16 @@
-"""What one sample is drawn with: what an agent asked for and what the run says (ruling 3), and the grammar that its request puts on it."""
+"""What one sample is drawn with: what an agent asked for and what the run says (ruling 3), and the grammar that its
+request puts on it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
 
-from agentlightning.config import EvaluationConfig, SamplingConfig
 from agentlightning.engines.base import ConstrainedEngine, Engine
 from agentlightning.errors import GrammarError
 from agentlightning.gateway.wires.base import OutputFormat, WireRequest
 from agentlightning.gateway.wires.fields import unsupported
+from agentlightning.settings.fields import EvaluationConfig, SamplingConfig
 from agentlightning.templates.base import Template
 from agentlightning.templates.grammar import ANY_OBJECT, Text, reasoning_of, reply_grammar
 from agentlightning.types import Json, SamplingParams, Tool
@@ -22,7 +23,8 @@ def resolve(
     seed: int,
     grammar: str | None = None,
 ) -> SamplingParams:
-    """The parameters of one sample. ``max_tokens`` is a ceiling the agent may stay under; stop strings are always the agent's."""
+    """The parameters of one sample. ``max_tokens`` is a ceiling the agent may stay under; stop strings are always the
+    agent's."""
     agent_decides = isinstance(sampling, SamplingConfig) and sampling.owner == "agent"
     return SamplingParams(
         temperature=asked.temperature if agent_decides and asked.temperature is not None else sampling.temperature,
@@ -37,11 +39,15 @@ def resolve(
 
 
 async def constraint(asked: WireRequest, template: Template, engine: Engine) -> str | None:
-    """The grammar that a request puts on its samples, checked by the engine; None where they are free. Raises CallError that names the setting."""
+    """The grammar that a request puts on its samples, checked by the engine; None where they are free. Raises CallError
+    that names the setting."""
     required = asked.tool_choice == "required"
     strict = [i for i, tool in enumerate(asked.tools) if tool.strict and asked.tool_choice != "none"]
     if required or (asked.tools and asked.tool_choice == "auto" and asked.tool_names is not None):
-        calls = asked.called.choice, asked.asked.get("tool_choice") or asked.asked.get("function_calling_config") or asked.tool_choice
+        calls = (
+            asked.called.choice,
+            asked.asked.get("tool_choice") or asked.asked.get("function_calling_config") or asked.tool_choice,
+        )
     elif asked.tools and asked.tool_choice == "auto" and not asked.parallel_tool_calls:
         calls = asked.called.parallel
     else:
@@ -50,7 +56,9 @@ async def constraint(asked: WireRequest, template: Template, engine: Engine) -> 
     what = calls or output
     if not isinstance(engine, ConstrainedEngine):
         if what is not None:
-            raise unsupported(*what, f"the engine of this model ({type(engine).__name__}) cannot keep a sample to a grammar")
+            raise unsupported(
+                *what, f"the engine of this model ({type(engine).__name__}) cannot keep a sample to a grammar"
+            )
         return None
     if what is None:
         if not strict:
@@ -61,7 +69,9 @@ async def constraint(asked: WireRequest, template: Template, engine: Engine) -> 
     if asked.tool_choice == "none":
         tools = ()
     # A client that names one function expects one call of it.
-    parallel = asked.parallel_tool_calls and not (required and asked.tool_names is not None and len(asked.tool_names) == 1)
+    parallel = asked.parallel_tool_calls and not (
+        required and asked.tool_names is not None and len(asked.tool_names) == 1
+    )
     try:
         wanted = None if asked.output is None or required else _wanted(asked.output)
     except GrammarError as error:
@@ -70,7 +80,9 @@ async def constraint(asked: WireRequest, template: Template, engine: Engine) -> 
 
     async def checked(tools: tuple[Tool, ...], wanted: Mapping[str, Json] | Text | None) -> str:
         bare = asked.prompt is not None
-        grammar = reply_grammar(template, tools, required=required, parallel=parallel, output=wanted, reasoning=reasoning, bare=bare)
+        grammar = reply_grammar(
+            template, tools, required=required, parallel=parallel, output=wanted, reasoning=reasoning, bare=bare
+        )
         await engine.check_grammar(grammar)
         return grammar
 
@@ -111,7 +123,12 @@ def overruled(asked: WireRequest, used: SamplingParams) -> str | None:
         ("top_p", asked.top_p, used.top_p),
         ("top_k", asked.top_k, used.top_k),
     )
-    return ", ".join(f"{name}={theirs} (used: {ours})" for name, theirs, ours in pairs if theirs is not None and theirs != ours) or None
+    return (
+        ", ".join(
+            f"{name}={theirs} (used: {ours})" for name, theirs, ours in pairs if theirs is not None and theirs != ours
+        )
+        or None
+    )
 
 
 def sample_seed(rollout_seed: int, attempt: int, call: int, sample: int, agent_seed: int | None) -> int:

@@ -1,6 +1,8 @@
-"""The gateway's HTTP server: routing, keys, error bodies, disconnects and drain. It runs on a thread and an event loop of its own.
+"""The gateway's HTTP server: routing, keys, error bodies, disconnects and drain. It runs on a thread and an event loop
+of its own.
 
-What a call means is the session's business, what a body means the wire's. A key in the path is good for its own attempt alone.
+What a call means is the session's business, what a body means the wire's. A key in the path is good for its own attempt
+alone.
 """
 
 from __future__ import annotations
@@ -29,27 +31,27 @@ from urllib.parse import parse_qsl, unquote
 import orjson
 from aiohttp import web
 
-from agentlightning.config import EvaluationConfig, GatewayConfig, SamplingConfig
+from agentlightning.agent.resources import LLM
 from agentlightning.errors import AgentLightningError, ConfigError, StoreError
 from agentlightning.gateway.agents import named_by_body, named_by_request
 from agentlightning.gateway.answers import EVENTS, JSON, begin, drop, identity_of, retry_count, send
 from agentlightning.gateway.bodies import parse, read_body, readable
-from agentlightning.gateway.calls import OpenCall, Turnstile
+from agentlightning.gateway.calls import CallOrder, OpenCall
 from agentlightning.gateway.connections import Listener
 from agentlightning.gateway.encoding import Encoder
+from agentlightning.gateway.external.serving import pass_on
+from agentlightning.gateway.external.upstream import ROUTES, Outgoing, Upstreams, described
 from agentlightning.gateway.late import Ended
-from agentlightning.gateway.passing import pass_on
-from agentlightning.gateway.policy import Notices, Policy
+from agentlightning.gateway.served import Notices, Served
 from agentlightning.gateway.session import Session
-from agentlightning.gateway.upstream import ROUTES, Outgoing, Upstreams, described
-from agentlightning.gateway.usage import AttemptUsage
 from agentlightning.gateway.wires import find_wire, read_request, wire_of_client
 from agentlightning.gateway.wires.base import Begun, CallError, Count, Look, Reply, ReplyStream, Target, Wire
 from agentlightning.gateway.wires.models import model, models
 from agentlightning.gateway.wires.unserved import TAKES, Unserved
-from agentlightning.names import clean
-from agentlightning.resources import LLM
+from agentlightning.records.usage import AttemptUsage
+from agentlightning.settings.fields import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.store.base import Store
+from agentlightning.text import clean_name
 from agentlightning.types import MAX_REWARD, Attempt, Json, Reason, Reward, Rollout
 
 logger = logging.getLogger("agentlightning.gateway")
@@ -62,7 +64,8 @@ LAST_WORDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class AgentEndpoint:
-    """What an agent is given: `base_url` for clients that append `/chat/completions`, `root_url` for those that append `/v1/...`."""
+    """What an agent is given: `base_url` for clients that append `/chat/completions`, `root_url` for those that append
+    `/v1/...`."""
 
     base_url: str
     root_url: str
@@ -71,8 +74,8 @@ class AgentEndpoint:
 
 
 class Gateway:
-    """The endpoint that agents take for an ordinary LLM API. One per run; ``policies`` maps names to what they are served by, the default first, and
-    ``external`` those of other people's models to where their calls are passed on.
+    """The endpoint that agents take for an ordinary LLM API. One per run; ``policies`` maps names to what they are
+    served by, the default first, and ``external`` those of other people's models to where their calls are passed on.
 
     Its methods may be awaited from any event loop.
     """
@@ -80,7 +83,7 @@ class Gateway:
     def __init__(
         self,
         store: Store,
-        policies: Mapping[str, Policy],
+        policies: Mapping[str, Served],
         config: GatewayConfig,
         *,
         deterministic: bool = False,
@@ -92,7 +95,7 @@ class Gateway:
         self._policies = dict(policies)
         self._config = config
         self._notices = Notices()
-        self._turnstile = Turnstile() if deterministic else None
+        self._turnstile = CallOrder() if deterministic else None
         self._encoder = Encoder()
         own = {name for key, policy in policies.items() for name in (key, policy.name, *policy.model_names)}
         self._upstreams = Upstreams(external, own, config.upstream_timeout)
@@ -136,11 +139,13 @@ class Gateway:
         return await self._call(self._open(rollout, attempt, sampling, resources))
 
     async def end(self, attempt_id: str) -> AttemptUsage:
-        """Revokes the attempt's key (410 from now on), settles or withdraws its open calls and forgets it. A second call gives the same usage."""
+        """Revokes the attempt's key (410 from now on), settles or withdraws its open calls and forgets it. A second
+        call gives the same usage."""
         return await self._call(self._end(attempt_id))
 
     async def close(self) -> None:
-        """Takes no new connections, gives open calls ``drain`` seconds, then ends what is left and stops. A second call does nothing."""
+        """Takes no new connections, gives open calls ``drain`` seconds, then ends what is left and stops. A second call
+        does nothing."""
         thread, loop = self._thread, self._loop
         if thread is None or loop is None or self._stop is None or not thread.is_alive():
             return
@@ -197,7 +202,11 @@ class Gateway:
         await asyncio.sleep(0)  # let those whose call was withdrawn hear of it
 
     async def _open(
-        self, rollout: Rollout, attempt: Attempt, sampling: SamplingConfig | EvaluationConfig, resources: Mapping[str, Json]
+        self,
+        rollout: Rollout,
+        attempt: Attempt,
+        sampling: SamplingConfig | EvaluationConfig,
+        resources: Mapping[str, Json],
     ) -> AgentEndpoint:
         if attempt.id in self._keys:
             raise AgentLightningError(f"attempt {attempt.id} is already open at the gateway")
@@ -226,11 +235,16 @@ class Gateway:
         return AgentEndpoint(f"{root}/v1", root, key, default.model_names[0] if default.model_names else default.name)
 
     async def _tries(self, attempt: Attempt) -> int:
-        """Which try of the agent's this is. One that was cut short from outside is tried again as it was, with the same seeds: so a resumed run repeats itself."""
+        """Which try of the agent's this is. One that was cut short from outside is tried again as it was, with the same
+        seeds: so a resumed run repeats itself."""
         if attempt.number == 1:
             return 1
-        before = [other.failure for other in await self._store.attempts(attempt.rollout_id) if other.number < attempt.number]
-        return 1 + sum(1 for failure in before if failure is not None and failure.reason not in (Reason.LOST, Reason.CANCELLED))
+        before = [
+            other.failure for other in await self._store.attempts(attempt.rollout_id) if other.number < attempt.number
+        ]
+        return 1 + sum(
+            1 for failure in before if failure is not None and failure.reason not in (Reason.LOST, Reason.CANCELLED)
+        )
 
     async def _end(self, attempt_id: str) -> AttemptUsage:
         digest = self._keys.pop(attempt_id, None)
@@ -256,11 +270,15 @@ class Gateway:
         try:
             if key is None:
                 raise CallError(
-                    404, "there is nothing at this path: use the base URL that the agent was given (OPENAI_BASE_URL)", code="unknown_url"
+                    404,
+                    "there is nothing at this path: use the base URL that the agent was given (OPENAI_BASE_URL)",
+                    code="unknown_url",
                 )
             if agent == "":
                 raise CallError(
-                    404, "the path names no agent: write /a/KEY/agent/NAME/v1/... with the agent's name for NAME", code="unknown_url"
+                    404,
+                    "the path names no agent: write /a/KEY/agent/NAME/v1/... with the agent's name for NAME",
+                    code="unknown_url",
                 )
             if (late := await self.ended.refusal(_hash(key), found, path, agent)) is not None:
                 raise late
@@ -279,13 +297,20 @@ class Gateway:
             raise
         except Exception:  # a defect of ours is answered in the caller's shape too
             logger.exception("a request for %s could not be answered", path)
-            return await _send_error(request, shape, CallError(500, "the gateway failed; its log says how", code="internal_error"))
+            return await _send_error(
+                request, shape, CallError(500, "the gateway failed; its log says how", code="internal_error")
+            )
 
     def _addressed(self, request: web.BaseRequest) -> tuple[str | None, str | None, Target]:
         return _target(request.method, request.raw_path)
 
     async def _route(
-        self, request: web.BaseRequest, session: Session, found: Wire | Unserved | None, target: Target, agent: str | None
+        self,
+        request: web.BaseRequest,
+        session: Session,
+        found: Wire | Unserved | None,
+        target: Target,
+        agent: str | None,
     ) -> web.StreamResponse:
         path = target.path
         session.usage.note_client(readable(request.headers.get("User-Agent", "")))
@@ -299,7 +324,9 @@ class Gateway:
             if (upstream := session.external.named(target, parsed)) is not None:
                 named = named_by_request(agent, request.headers, target.query)
                 name, _ = named or named_by_body(described(parsed), request.headers, self._config.agents)
-                return await pass_on(request, session, found, upstream, Outgoing.of(target, body, request.headers), name)
+                return await pass_on(
+                    request, session, found, upstream, Outgoing.of(target, body, request.headers), name
+                )
         if found is None or isinstance(found, Unserved):
             refusal = found.refusal() if found is not None else _nothing_at(path)
             session.usage.note_unserved(path, refusal.message)
@@ -330,7 +357,9 @@ class Gateway:
             )
         if use is None:
             raise CallError(
-                405, f"{target.path} does not take {target.method}: {TAKES.get(target.path, 'it takes POST')}", code="method_not_allowed"
+                405,
+                f"{target.path} does not take {target.method}: {TAKES.get(target.path, 'it takes POST')}",
+                code="method_not_allowed",
             )
         if isinstance(use, Look):
             body = await read_body(request) if request.can_read_body else b""
@@ -343,14 +372,17 @@ class Gateway:
         except CallError as error:
             await session.refuse(wire, error, agent=agent)
             raise
-        except (RecursionError, orjson.JSONEncodeError) as error:  # what was JSON once can only be too deep to be written again
+        except (
+            RecursionError,
+            orjson.JSONEncodeError,
+        ) as error:  # what was JSON once can only be too deep to be written again
             refusal = CallError(400, "the request is nested too deeply")
             await session.refuse(wire, refusal, agent=agent)
             raise refusal from error
         agent, how = named or named_by_body(asked, request.headers, self._config.agents)
         if upstream is not None:
             return await pass_on(request, session, wire, upstream, Outgoing.of(target, body, request.headers), agent)
-        session.usage.note_agent(agent, how, asked)
+        session.usage.note_agent(agent, how, asked.messages, asked.tools)
         if isinstance(use, Count):
             return await send(request, use.written(session.count(asked)), 200, JSON)
         identity = identity_of(request, body, target, agent)
@@ -369,8 +401,9 @@ class Gateway:
     async def _whole(
         self, request: web.BaseRequest, session: Session, call: OpenCall, written: Callable[[Reply], bytes]
     ) -> web.StreamResponse:
-        """Sends the JSON body. While it is waited for, spaces before it keep the client from giving up: they commit status 200, so they begin once
-        nothing about the request can be refused any more; what goes wrong after that drops the connection."""
+        """Sends the JSON body. While it is waited for, spaces before it keep the client from giving up: they commit
+        status 200, so they begin once nothing about the request can be refused any more; what goes wrong after that
+        drops the connection."""
         response: web.StreamResponse | None = None
         try:
             while not await call.settled(self._config.heartbeat):
@@ -394,9 +427,12 @@ class Gateway:
             session.undelivered(call)
             raise
 
-    async def _stream(self, request: web.BaseRequest, session: Session, call: OpenCall, events: ReplyStream) -> web.StreamResponse:
-        """Sends the events. The status line waits for the first of them (or for a heartbeat), so that what fails before it is answered properly; after it,
-        a failure drops the connection: a stream that was cut is no reply. A client that reads slowly is waited for, and holds nothing up."""
+    async def _stream(
+        self, request: web.BaseRequest, session: Session, call: OpenCall, events: ReplyStream
+    ) -> web.StreamResponse:
+        """Sends the events. The status line waits for the first of them (or for a heartbeat), so that what fails before
+        it is answered properly; after it, a failure drops the connection: a stream that was cut is no reply. A client
+        that reads slowly is waited for, and holds nothing up."""
         headers = {**EVENTS, "Content-Type": events.content_type}
         response: web.StreamResponse | None = None
         seen, begun = 0, False
@@ -404,7 +440,12 @@ class Gateway:
             while (deltas := await call.more(seen, self._config.heartbeat)) or call.outcome is None:
                 seen += len(deltas)
                 if deltas and call.begun:
-                    data = b"".join([b"" if begun else events.begin(call.begun), *(events.delta(index, delta) for index, delta in deltas)])
+                    data = b"".join(
+                        [
+                            b"" if begun else events.begin(call.begun),
+                            *(events.delta(index, delta) for index, delta in deltas),
+                        ]
+                    )
                     begun = True
                 elif call.begun:
                     data = events.heartbeat
@@ -433,7 +474,11 @@ class Gateway:
         if request.method != "GET":
             raise CallError(405, f"{path} takes GET, not {request.method}", code="method_not_allowed")
         name = unquote(path.partition("/")[2])
-        names = [name] if name else [each for policy in self._policies.values() for each in (policy.name, *policy.model_names)]
+        names = (
+            [name]
+            if name
+            else [each for policy in self._policies.values() for each in (policy.name, *policy.model_names)]
+        )
         names += [] if name else self._upstreams.names
         api = wire_of_client(request.raw_path, request.headers).name
         return await send(request, model(api, name) if name else models(api, list(dict.fromkeys(names))), 200, JSON)
@@ -441,7 +486,12 @@ class Gateway:
     async def _rewards(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
         try:
             if request.method == "GET":
-                return await send(request, orjson.dumps({"rewards": [_shown(reward) for reward in await session.rewards()]}), 200, JSON)
+                return await send(
+                    request,
+                    orjson.dumps({"rewards": [_shown(reward) for reward in await session.rewards()]}),
+                    200,
+                    JSON,
+                )
             if request.method != "POST":
                 raise CallError(405, f"rewards takes GET and POST, not {request.method}", code="method_not_allowed")
             reward = _reward(parse(await read_body(request), constants=True), session)
@@ -462,7 +512,8 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _collect_rarely() -> tuple[int, int, int]:
-    """Has the garbage collector wait for more objects, and gives what it waited for: with many open attempts it took much of the gateway's time."""
+    """Has the garbage collector wait for more objects, and gives what it waited for: with many open attempts it took
+    much of the gateway's time."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], 20_000) if before[0] else 0, *before[1:])
     return before
@@ -472,12 +523,14 @@ def bind(config: GatewayConfig) -> socket.socket:
     """A bound socket. Raises ConfigError, which names the address and what to do."""
     where = f"gateway.host={config.host!r}, gateway.port={config.port}"
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ConfigError(f"the gateway has no such address ({where}): {error}; 127.0.0.1 serves this machine") from error
+        raise ConfigError(
+            f"the gateway has no such address ({where}): {error}; 127.0.0.1 serves this machine"
+        ) from error
     try:
         with suppress(OSError, AttributeError):
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -488,9 +541,12 @@ def bind(config: GatewayConfig) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(
-                f"port {config.port} on {config.host} is taken by another program: set gateway.port=0 for a free one, or stop that program"
+                f"port {config.port} on {config.host} is taken by another program: set gateway.port=0 for a free one, "
+                "or stop that program"
             ) from error
-        raise ConfigError(f"the gateway cannot listen there ({where}): {error.strerror}; set gateway.port=0 for a free port") from error
+        raise ConfigError(
+            f"the gateway cannot listen there ({where}): {error.strerror}; set gateway.port=0 for a free port"
+        ) from error
     return listener
 
 
@@ -509,7 +565,8 @@ def _nothing_at(path: str) -> CallError:
     hint = (
         "the client appends the path itself, so its base URL is OPENAI_BASE_URL and no more"
         if begun
-        else "this endpoint serves chat/completions, responses, messages, models/NAME:generateContent, completions, models and rewards"
+        else "this endpoint serves chat/completions, responses, messages, models/NAME:generateContent, completions, "
+        "models and rewards"
     )
     return CallError(404, f"there is nothing at {path!r}: {hint}", code="unknown_url")
 
@@ -525,7 +582,8 @@ def _is_shared(found: Wire | Unserved) -> bool:
 
 
 def _cut(answering: set[asyncio.Transport]) -> None:
-    """Closes what is still open: a client that does not read would hold its connection, and what was to be written, for as long as it likes."""
+    """Closes what is still open: a client that does not read would hold its connection, and what was to be written, for
+    as long as it likes."""
     for transport in answering:
         transport.abort()
 
@@ -543,7 +601,7 @@ def _target(method: str, raw_path: str) -> tuple[str | None, str | None, Target]
     key, rest = parts[1], parts[2:]
     agent = None
     if rest and rest[0] == "agent":
-        agent = "" if _UNNAMED.match(raw_path) else clean(unquote(rest[1])) or ""
+        agent = "" if _UNNAMED.match(raw_path) else clean_name(unquote(rest[1])) or ""
         rest = rest[2:] if agent else rest[1:]
     return key, agent, below(rest, method, query)
 
@@ -567,7 +625,9 @@ def _reward(body: Mapping[str, Json], session: Session) -> Reward:
     if not math.isfinite(number):
         raise CallError(422, f"value must be a finite number, not {value!r:.80}", param="value")
     if abs(number) > MAX_REWARD:
-        raise CallError(422, f"value must be within {-MAX_REWARD:g} and {MAX_REWARD:g}, not {number:g}: scale it", param="value")
+        raise CallError(
+            422, f"value must be within {-MAX_REWARD:g} and {MAX_REWARD:g}, not {number:g}: scale it", param="value"
+        )
     texts: dict[str, str | None] = {}
     for name in ("name", "call_id", "agent", "reason"):
         text = body.get(name)
@@ -576,16 +636,20 @@ def _reward(body: Mapping[str, Json], session: Session) -> Reward:
         texts[name] = None if text is None else readable(text)
     unknown = sorted(body.keys() - {"value", *texts})
     if unknown:
-        raise CallError(422, f"unknown field {unknown[0]!r}: a reward has value, name, call_id, agent and reason", param=unknown[0])
+        raise CallError(
+            422, f"unknown field {unknown[0]!r}: a reward has value, name, call_id, agent and reason", param=unknown[0]
+        )
     return Reward(
-        session.rollout.id, session.attempt.id, number, texts["name"] or "reward", "emit", texts["call_id"], texts["agent"], texts["reason"],
+        session.rollout.id, session.attempt.id, number, texts["name"] or "reward", "emit", texts["call_id"],
+        texts["agent"], texts["reason"],
         time.time(),
     )  # fmt: skip
 
 
 def _shown(reward: Reward) -> dict[str, Json]:
     return {
-        "value": reward.value, "name": reward.name, "source": reward.source, "call_id": reward.call_id, "agent": reward.agent,
+        "value": reward.value, "name": reward.name, "source": reward.source, "call_id": reward.call_id,
+        "agent": reward.agent,
         "reason": reward.reason,
     }  # fmt: skip
 

@@ -1,7 +1,9 @@
-"""Serving: the gateway for a model that is used and not trained. Clients send a key in a header, as to any API, and nothing is recorded.
+"""Serving: the gateway for a model that is used and not trained. Clients send a key in a header, as to any API, and
+nothing is recorded.
 
-Each request is an attempt of its own, which is forgotten with its reply: what is kept from one to the next is the engine's prefix cache, the warnings that
-were given, and the last Responses replies that clients may refer to, so many and no more. So it may run for days.
+Each request is an attempt of its own, which is forgotten with its reply: what is kept from one to the next is the
+engine's prefix cache, the warnings that were given, and the last Responses replies that clients may refer to, so many
+and no more. So it may run for days.
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ from weakref import WeakSet
 
 from aiohttp import web
 
-from agentlightning.config import GatewayConfig, SamplingConfig
 from agentlightning.gateway.calls import OpenCall
-from agentlightning.gateway.past import AttemptPast
-from agentlightning.gateway.policy import Policy
+from agentlightning.gateway.external.upstream import Upstreams
+from agentlightning.gateway.kept_replies import AttemptPast
+from agentlightning.gateway.served import Served
 from agentlightning.gateway.server import Gateway, below
 from agentlightning.gateway.session import Session
 from agentlightning.gateway.tree import Leaf
-from agentlightning.gateway.upstream import Upstreams
 from agentlightning.gateway.wires.base import CallError, Conversation, Reply, Target, WireRequest
+from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from agentlightning.store.base import Store
 from agentlightning.types import Attempt, Call, Mode, Node, Reward, Rollout, SamplingParams, Status
 
@@ -39,7 +41,8 @@ V = TypeVar("V")
 
 
 class Unrecorded:
-    """What a session needs of a store, recording nothing. ``calls`` counts the replies that were written to their end."""
+    """What a session needs of a store, recording nothing. ``calls`` counts the replies that were written to their
+    end."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -52,7 +55,9 @@ class Unrecorded:
         """Nothing is recorded of the call."""
 
     async def add_reward(self, reward: Reward) -> None:
-        raise CallError(404, f"a reward of {reward.value:g} is for a model that is trained; this one is served", code="not_served")
+        raise CallError(
+            404, f"a reward of {reward.value:g} is for a model that is trained; this one is served", code="not_served"
+        )
 
     async def rewards(self, rollout_id: str) -> list[Reward]:
         del rollout_id
@@ -91,17 +96,19 @@ class RecentPast(AttemptPast):
 class ServedSession(Session):
     """One request. A client's own seed repeats its reply."""
 
-    def _params(self, call: OpenCall, request: WireRequest, policy: Policy, grammar: str | None) -> list[SamplingParams]:
+    def _params(
+        self, call: OpenCall, request: WireRequest, policy: Served, grammar: str | None
+    ) -> list[SamplingParams]:
         if request.seed is not None:
             self.rollout = replace(self.rollout, seed=0)
         return super()._params(call, request, policy, grammar)
 
 
 class ServingGateway(Gateway):
-    """Answers on all wires below ``/`` and ``/v1``. ``key`` is what clients have to send, None lets everybody in. ``sampling`` are defaults: the client's own
-    values win, but for its ``max_tokens``, which are at most those."""
+    """Answers on all wires below ``/`` and ``/v1``. ``key`` is what clients have to send, None lets everybody in.
+    ``sampling`` are defaults: the client's own values win, but for its ``max_tokens``, which are at most those."""
 
-    def __init__(self, policy: Policy, config: GatewayConfig, sampling: SamplingConfig, key: str | None) -> None:
+    def __init__(self, policy: Served, config: GatewayConfig, sampling: SamplingConfig, key: str | None) -> None:
         self.record = Unrecorded()
         # Of a store a session needs what Unrecorded has.
         super().__init__(cast("Store", self.record), {policy.name: policy}, config)
@@ -117,9 +124,16 @@ class ServingGateway(Gateway):
         return _key_of(request, target.query), None, target
 
     def _session(self, key: str) -> Session:
-        if self._key is not None and not hmac.compare_digest(key.encode("utf-8", "surrogateescape"), self._key.encode()):
+        if self._key is not None and not hmac.compare_digest(
+            key.encode("utf-8", "surrogateescape"), self._key.encode()
+        ):
             what = "no key was sent" if not key else "the key that was sent is not valid"
-            raise CallError(401, f"{what}: send the one that `agl serve` printed (OPENAI_API_KEY)", code="invalid_api_key", retry=False)
+            raise CallError(
+                401,
+                f"{what}: send the one that `agl serve` printed (OPENAI_API_KEY)",
+                code="invalid_api_key",
+                retry=False,
+            )
         if self._draining:
             raise CallError(503, "the server is shutting down", code="shutting_down", retry=False)
         rollout = Rollout(ID, ID, None, Mode.VAL, 0, ID, 0, secrets.randbits(62), 0)
@@ -158,5 +172,8 @@ def _key_of(request: web.BaseRequest, query: Mapping[str, Any]) -> str:
     if kind.lower() == "bearer" and token.strip():
         return token.strip()
     return (
-        request.headers.get("x-api-key") or request.headers.get("x-goog-api-key") or request.headers.get("api-key") or query.get("key", "")
+        request.headers.get("x-api-key")
+        or request.headers.get("x-goog-api-key")
+        or request.headers.get("api-key")
+        or query.get("key", "")
     )

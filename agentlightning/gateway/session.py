@@ -1,6 +1,8 @@
-"""One attempt at the gateway: which policy a call goes to, how it is sampled, recorded and acknowledged, and what becomes of it when its client leaves.
+"""One attempt at the gateway: which policy a call goes to, how it is sampled, recorded and acknowledged, and what
+becomes of it when its client leaves.
 
-Belongs to the gateway's event loop. Knows nothing of HTTP and of no particular wire; may not touch rollouts, credit or learning.
+Belongs to the gateway's event loop. Knows nothing of HTTP and of no particular wire; may not touch rollouts, credit or
+learning.
 """
 
 from __future__ import annotations
@@ -15,21 +17,29 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from agentlightning.config import EvaluationConfig, SamplingConfig
 from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.errors import ContextLengthError, EngineError, StoreError, TemplateError
-from agentlightning.gateway.calls import Forwarded, Identity, OpenCall, Owed, Turnstile, ended, named, repeated
+from agentlightning.gateway.calls import (
+    CallOrder,
+    Forwarded,
+    Identity,
+    OpenCall,
+    UnansweredRetries,
+    ended,
+    named,
+    repeated,
+)
 from agentlightning.gateway.encoding import Encoder
-from agentlightning.gateway.forwarding import Book, Forwarding
-from agentlightning.gateway.otherwise import Otherwise
-from agentlightning.gateway.past import AttemptPast
-from agentlightning.gateway.policy import Notices, Policy
+from agentlightning.gateway.external.forwarding import Book, Forwarding
+from agentlightning.gateway.external.upstream import Upstreams
+from agentlightning.gateway.kept_replies import AttemptPast
 from agentlightning.gateway.prompts import PromptError
 from agentlightning.gateway.sampling import constraint, overruled, resolve, sample_seed, unkept
-from agentlightning.gateway.tree import Plan, TraceTree
-from agentlightning.gateway.upstream import Upstreams
-from agentlightning.gateway.usage import AttemptUsage
+from agentlightning.gateway.served import Notices, Served
+from agentlightning.gateway.tree import Placement, TraceTree
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Reply, Wire, WireRequest
+from agentlightning.records.usage import AttemptUsage
+from agentlightning.settings.fields import EvaluationConfig, SamplingConfig
 from agentlightning.store.base import Store
 from agentlightning.templates.base import Parsed, ParsedDelta, StreamParser, Template
 from agentlightning.types import (
@@ -48,7 +58,8 @@ from agentlightning.types import (
 logger = logging.getLogger("agentlightning.gateway")
 
 MAX_KEPT = 128
-"""Delivered replies that an attempt keeps for clients that come back for one, and calls without a reply that it remembers."""
+"""Delivered replies that an attempt keeps for clients that come back for one, and calls without a reply that it
+remembers."""
 
 END_DEADLINE = 30.0
 """Seconds that an ending attempt waits for its open calls to be withdrawn and recorded."""
@@ -60,7 +71,7 @@ class Session:
     def __init__(
         self,
         store: Store,
-        policies: Mapping[str, Policy],
+        policies: Mapping[str, Served],
         rollout: Rollout,
         attempt: Attempt,
         *,
@@ -69,7 +80,7 @@ class Session:
         resources: Mapping[str, Json],
         orphan_grace: float,
         notices: Notices,
-        turnstile: Turnstile | None,
+        turnstile: CallOrder | None,
         encoder: Encoder,
         upstreams: Upstreams,
     ) -> None:
@@ -91,12 +102,19 @@ class Session:
         self._call_ids: set[str] = set()
         self._by_body: dict[bytes, list[OpenCall]] = {}
         self._delivered: deque[OpenCall] = deque()
-        self._owed = Owed(MAX_KEPT, orphan_grace)
+        self._owed = UnansweredRetries(MAX_KEPT, orphan_grace)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._by_model: dict[str, Policy] = {}
+        self._by_model: dict[str, Served] = {}
         self._ended = False
         book = Book(
-            self._repeated, self._take_index, self._start, self._fail, self._lost, self._forget, self._mark_abandoned, lambda: self._ended
+            self._repeated,
+            self._take_index,
+            self._start,
+            self._fail,
+            self._lost,
+            self._forget,
+            self._mark_abandoned,
+            lambda: self._ended,
         )
         self.external = Forwarding(store, attempt.id, self.usage, upstreams, resources, book)
 
@@ -106,8 +124,11 @@ class Session:
         while self._tasks or any(call.readers for calls in self._by_body.values() for call in calls):
             await (asyncio.wait(self._tasks) if self._tasks else asyncio.sleep(0.01))
 
-    def submit(self, wire: Wire, request: WireRequest, identity: Identity, *, retry: int, agent: str | None) -> OpenCall:
-        """Starts a call, or joins the one that this request repeats. ``retry`` is the client's retry count. Raises CallError.
+    def submit(
+        self, wire: Wire, request: WireRequest, identity: Identity, *, retry: int, agent: str | None
+    ) -> OpenCall:
+        """Starts a call, or joins the one that this request repeats. ``retry`` is the client's retry count. Raises
+        CallError.
 
         The caller awaits its ``reply`` (or follows ``more``) and in any case calls ``left`` once.
         """
@@ -129,10 +150,14 @@ class Session:
         return call
 
     def _repeated(self, identity: Identity, now: float, retry: int) -> OpenCall | None:
-        while self._delivered and (cast("float", self._delivered[0].delivered_at) + self._grace < now or len(self._delivered) > MAX_KEPT):
+        while self._delivered and (
+            cast("float", self._delivered[0].delivered_at) + self._grace < now or len(self._delivered) > MAX_KEPT
+        ):
             self._forget(self._delivered.popleft())
         equal = self._by_body.get(identity.place, ())
-        call = named(equal, identity) if identity.key else repeated(equal, retry, lambda: self._owed.take(identity, retry))
+        call = (
+            named(equal, identity) if identity.key else repeated(equal, retry, lambda: self._owed.take(identity, retry))
+        )
         if call is not None:
             call.readers += 1
             call.retry = max(call.retry, retry)
@@ -162,7 +187,8 @@ class Session:
         return len(plan.prompt_ids)
 
     async def acknowledge(self, call: OpenCall) -> None:
-        """Comes before the last bytes of a reply: the record says that they were written, also where the call had been left. Raises CallError."""
+        """Comes before the last bytes of a reply: the record says that they were written, also where the call had been
+        left. Raises CallError."""
         if call.given_up:
             raise ended()
         if call.stored is CallStatus.COMPLETE:
@@ -196,7 +222,8 @@ class Session:
             call.grace = asyncio.get_running_loop().call_later(self._grace, self._give_up, call)
 
     async def add_reward(self, reward: Reward) -> None:
-        """Raises CallError where the reward names a call that is not this attempt's, StoreError where it was not stored."""
+        """Raises CallError where the reward names a call that is not this attempt's, StoreError where it was not
+        stored."""
         if reward.call_id is not None and reward.call_id not in self._call_ids:
             raise CallError(422, f"call_id {reward.call_id!r} is no call of this attempt", param="call_id")
         await self._store.add_reward(reward)
@@ -206,7 +233,8 @@ class Session:
         return [reward for reward in await self._store.rewards(self.rollout.id) if reward.attempt_id == self.attempt.id]
 
     async def end(self) -> AttemptUsage:
-        """Withdraws what is still being sampled, waits for what is being recorded, and gives up the replies that nobody got."""
+        """Withdraws what is still being sampled, waits for what is being recorded, and gives up the replies that nobody
+        got."""
         self._ended = True
         for calls in list(self._by_body.values()):
             for call in list(calls):
@@ -214,16 +242,19 @@ class Session:
         if self._tasks:
             _, stuck = await asyncio.wait(self._tasks, timeout=END_DEADLINE)
             if stuck:
-                logger.error("attempt %s: %d calls could not be withdrawn within %g s", self.attempt.id, len(stuck), END_DEADLINE)
+                logger.error(
+                    "attempt %s: %d calls could not be withdrawn within %g s", self.attempt.id, len(stuck), END_DEADLINE
+                )
         self._by_body.clear()
         self._delivered.clear()
         return self.usage
 
     # ----------------------------------------------------------------- a call's life
     async def _run(self, call: OpenCall, request: WireRequest) -> None:
-        """Plans, samples and records a call, and tells those who wait. Never raises: what goes wrong is the call's outcome."""
+        """Plans, samples and records a call, and tells those who wait. Never raises: what goes wrong is the call's
+        outcome."""
         policy = self._policy(request.model)
-        plan: Plan | None = None
+        plan: Placement | None = None
         try:
             policy = policy.under(request.template_kwargs, self._notices)
             plan = await self._planned(request, policy)
@@ -238,76 +269,98 @@ class Session:
             if call.given_up:
                 await self._abandon_unsampled(call, request, policy, plan)
             else:
-                await self._refused(call, request, plan, CallError(500, "the engine withdrew the request", code="engine_error"))
+                await self._refused(
+                    call, request, plan, CallError(500, "the engine withdrew the request", code="engine_error")
+                )
         except (ContextLengthError, TemplateError, RecursionError) as error:
             await self._refused(call, request, plan, _too_bad(error, request.prompt_field))
         except CallError as error:
             await self._refused(call, request, plan, error)
         except EngineError as error:
-            await self._refused(call, request, plan, CallError(500, f"the model could not sample: {error}", code="engine_error"))
+            await self._refused(
+                call, request, plan, CallError(500, f"the model could not sample: {error}", code="engine_error")
+            )
         except StoreError as error:
             self._fail(call, self._lost(error))
-        except Exception as error:  # a defect of ours must not leave a client waiting, nor an attempt trained without the call
+        except (
+            Exception
+        ) as error:  # a defect of ours must not leave a client waiting, nor an attempt trained without the call
             logger.exception("a call of attempt %s could not be answered", self.attempt.id)
             self._fail(call, self._lost(error))
         else:
             if call.given_up:
                 await self._mark_abandoned(call)
 
-    def _plan(self, request: WireRequest, policy: Policy) -> Plan:
+    def _plan(self, request: WireRequest, policy: Served) -> Placement:
         if request.prompt is not None:
             return self.tree.plan_prompt(request.prompt, policy.name, policy.template)
-        return self.tree.plan(request.messages, request.tools, policy.name, policy.template, self.past.leaf(request.after))
+        return self.tree.plan(
+            request.messages, request.tools, policy.name, policy.template, self.past.leaf(request.after)
+        )
 
-    async def _planned(self, request: WireRequest, policy: Policy) -> Plan:
+    async def _planned(self, request: WireRequest, policy: Served) -> Placement:
         """As ``_plan``, tokenised beside the event loop."""
         if request.prompt is not None:
             return self._plan(request, policy)
-        found = self.tree.find(request.messages, request.tools, policy.name, policy.template, self.past.leaf(request.after))
+        found = self.tree.find(
+            request.messages, request.tools, policy.name, policy.template, self.past.leaf(request.after)
+        )
         if found.known:
             return self.tree.place(found, array("i"))
         return self.tree.place(found, await self._encoder.encode(policy.template, found.text, start=found.leaf is None))
 
-    def _params(self, call: OpenCall, request: WireRequest, policy: Policy, grammar: str | None) -> list[SamplingParams]:
+    def _params(
+        self, call: OpenCall, request: WireRequest, policy: Served, grammar: str | None
+    ) -> list[SamplingParams]:
         """One set per sample: they differ in the seed."""
         seeds = [sample_seed(self.rollout.seed, self._tries, call.place, i, request.seed) for i in range(request.n)]
         first = resolve(self._sampling, request, policy.template.stop_token_ids, seeds[0], grammar)
         if asked := overruled(request, first):
             mode = self.rollout.mode.value
-            advice = '; sampling.owner = "agent" lets the agent decide' if isinstance(self._sampling, SamplingConfig) else ""
-            self._notices.once(("sampling", mode), f"the agent asks for {asked} in {mode}: the run's own settings hold{advice}")
+            advice = (
+                '; sampling.owner = "agent" lets the agent decide' if isinstance(self._sampling, SamplingConfig) else ""
+            )
+            self._notices.once(
+                ("sampling", mode), f"the agent asks for {asked} in {mode}: the run's own settings hold{advice}"
+            )
         if names := unkept(request, policy.engine):
             engine = type(policy.engine).__name__
             self._notices.once(
                 ("strict", engine),
-                f"tools are strict ({names}), and {engine} cannot keep a sample to a grammar: their calls may not follow their schemas",
+                f"tools are strict ({names}), and {engine} cannot keep a sample to a grammar: their calls may not "
+                "follow their schemas",
             )
         return [first, *(replace(first, seed=seed) for seed in seeds[1:])]
 
     async def _sample(
-        self, call: OpenCall, request: WireRequest, policy: Policy, plan: Plan, params: list[SamplingParams]
+        self, call: OpenCall, request: WireRequest, policy: Served, plan: Placement, params: list[SamplingParams]
     ) -> list[tuple[Sample, array[int], Parsed]]:
         if len(params) == 1:
             return [await self._sample_one(call, request, policy, plan, params[0], 0)]
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._sample_one(call, request, policy, plan, each, i)) for i, each in enumerate(params)]
+                tasks = [
+                    group.create_task(self._sample_one(call, request, policy, plan, each, i))
+                    for i, each in enumerate(params)
+                ]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return [task.result() for task in tasks]
 
     async def _sample_one(
-        self, call: OpenCall, request: WireRequest, policy: Policy, plan: Plan, params: SamplingParams, index: int
+        self, call: OpenCall, request: WireRequest, policy: Served, plan: Placement, params: SamplingParams, index: int
     ) -> tuple[Sample, array[int], Parsed]:
         tools = request.tools if request.tool_choice != "none" else ()
         plain, draft = request.prompt is not None, None
         if request.stream:
-            draft = _Draft(call, index, policy.template.stream(tools, params.stop, plain=plain))
+            draft = _StreamedSample(call, index, policy.template.stream(tools, params.stop, plain=plain))
         asked = SampleRequest(f"{call.id}.{index}", plan.prompt_ids, params, policy.name, self.usage.engine)
         with self.usage.engine.waited_for():
             if self._turnstile is not None:
                 rollout = self.rollout
-                await self._turnstile.enter((rollout.step, rollout.group, rollout.index, self.attempt.number, call.index, index))
+                await self._turnstile.enter(
+                    (rollout.step, rollout.group, rollout.index, self.attempt.number, call.index, index)
+                )
             try:
                 sample = await policy.engine.sample(asked, draft.feed if draft else None)
             finally:
@@ -324,8 +377,8 @@ class Session:
         self,
         call: OpenCall,
         request: WireRequest,
-        policy: Policy,
-        plan: Plan,
+        policy: Served,
+        plan: Placement,
         params: SamplingParams,
         samples: list[tuple[Sample, array[int], Parsed]],
     ) -> Reply:
@@ -360,10 +413,6 @@ class Session:
             raise
         call.stored = status
         self.tree.publish(plan, leaves)
-        if policy.other is not None:
-            self.usage.otherwise = self.usage.otherwise or Otherwise()
-            said = [(sample, parsed.message) for sample, _, parsed in samples]
-            self.usage.otherwise.add(request, policy.name, policy.other, said, call.index)
         self.usage.sampled_tokens += sampled
         choices = [
             Choice(
@@ -384,7 +433,7 @@ class Session:
             self.past.keep(request, reply, leaves[0])
         return reply
 
-    async def _refused(self, call: OpenCall, request: WireRequest, plan: Plan | None, error: CallError) -> None:
+    async def _refused(self, call: OpenCall, request: WireRequest, plan: Placement | None, error: CallError) -> None:
         if plan is not None:
             self.tree.withdraw(plan)
         if error.code == "context_length_exceeded":
@@ -392,12 +441,16 @@ class Session:
         await self._record_refusal(call.id, call.index, call.wire, request.model, call.agent, error.message)
         self._fail(call, error)
 
-    async def _record_refusal(self, call_id: str, index: int, wire: str, model: str, agent: str | None, message: str) -> None:
+    async def _record_refusal(
+        self, call_id: str, index: int, wire: str, model: str, agent: str | None, message: str
+    ) -> None:
         self.usage.refused += 1
         self.usage.last_error = message
         record = Call(
-            id=call_id, attempt_id=self.attempt.id, index=index, wire=wire, model=model, policy=self._policy(model, known=True).name,
-            status=CallStatus.REFUSED, branch="", prompt_node=None, samples=(), asked={}, used=None, agent=agent, error=message,
+            id=call_id, attempt_id=self.attempt.id, index=index, wire=wire, model=model, policy=self._policy(model,
+            known=True).name,
+            status=CallStatus.REFUSED, branch="", prompt_node=None, samples=(), asked={}, used=None, agent=agent,
+            error=message,
             received_at=time.time(),
         )  # fmt: skip
         try:
@@ -430,7 +483,9 @@ class Session:
             self._lost(error)
         call.stored = CallStatus.ABANDONED
 
-    async def _abandon_unsampled(self, call: OpenCall, request: WireRequest, policy: Policy, plan: Plan | None) -> None:
+    async def _abandon_unsampled(
+        self, call: OpenCall, request: WireRequest, policy: Served, plan: Placement | None
+    ) -> None:
         """Records a call that was withdrawn while it sampled: it has no samples, and nothing of it can be trained."""
         if plan is not None:
             self.tree.withdraw(plan)
@@ -484,16 +539,18 @@ class Session:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _call(self, call: OpenCall, request: WireRequest, policy: Policy, status: CallStatus, **more: Any) -> Call:
+    def _call(self, call: OpenCall, request: WireRequest, policy: Served, status: CallStatus, **more: Any) -> Call:
         """The record of a call; ``more`` are the fields that only one with samples has, or only one without."""
         found: dict[str, Any] = {"branch": "", "prompt_node": None, "samples": (), "used": None, **more}
         return Call(
-            id=call.id, attempt_id=self.attempt.id, index=call.index, wire=call.wire, model=request.model, policy=policy.name,
+            id=call.id, attempt_id=self.attempt.id, index=call.index, wire=call.wire, model=request.model,
+            policy=policy.name,
             status=status, asked=request.asked, agent=call.agent, received_at=call.received_at, **found,
         )  # fmt: skip
 
-    def _policy(self, model: str, *, known: bool = False) -> Policy:
-        """The policy for a model name: its own, that of a resource of this name, else the default one (and one warning, unless ``known``)."""
+    def _policy(self, model: str, *, known: bool = False) -> Served:
+        """The policy for a model name: its own, that of a resource of this name, else the default one (and one warning,
+        unless ``known``)."""
         policy = self._by_model.get(model)
         if policy is None:
             policy, found = self._look_up(model)
@@ -503,7 +560,7 @@ class Session:
                 self._by_model[model] = policy
         return policy
 
-    def _look_up(self, model: str) -> tuple[Policy, bool]:
+    def _look_up(self, model: str) -> tuple[Served, bool]:
         for policy in self._policies.values():
             if model == policy.name or model in policy.model_names:
                 return policy, True
@@ -511,11 +568,15 @@ class Session:
         resource = self._resources.get(model)
         if isinstance(resource, dict):
             named = cast("dict[str, Json]", resource).get("policy")
-            return (self._policies[named], True) if isinstance(named, str) and named in self._policies else (default, False)
+            return (
+                (self._policies[named], True)
+                if isinstance(named, str) and named in self._policies
+                else (default, False)
+            )
         return default, False
 
 
-class _Draft:
+class _StreamedSample:
     """A sample that is being streamed: feeds the parser and keeps what the client was given."""
 
     def __init__(self, call: OpenCall, index: int, parser: StreamParser) -> None:
@@ -540,7 +601,9 @@ class _Draft:
         self._tell(self._parser.finish(sample.finish, sample.stop_string))
         calls = tuple([call for delta in self._told for call in delta.tool_calls])
         reasoning = "".join([delta.reasoning for delta in self._told])
-        message = Message("assistant", "".join([delta.content for delta in self._told]), calls, None, None, reasoning or None)
+        message = Message(
+            "assistant", "".join([delta.content for delta in self._told]), calls, None, None, reasoning or None
+        )
         return Parsed(message, self._parser.malformed, self._parser.thought_tokens)
 
 
@@ -554,7 +617,9 @@ def _too_bad(error: ContextLengthError | TemplateError | RecursionError, field: 
     if isinstance(error, PromptError):
         return CallError(400, str(error), param=field, code="invalid_prompt")
     if isinstance(error, TemplateError):
-        return CallError(400, f"the model's chat template refused these messages: {error}", param=field, code="template_error")
+        return CallError(
+            400, f"the model's chat template refused these messages: {error}", param=field, code="template_error"
+        )
     return CallError(400, "the request is nested too deeply", param=field)
 
 

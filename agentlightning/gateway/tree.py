@@ -1,8 +1,9 @@
 """The trace tree of one attempt while it is open: which recorded path a new request continues, and which nodes it adds.
 
-Pure: no input or output, no wire, no engine, no store. What counts as the same is `equality`'s to say; here is decided what is continued, and why a
-request starts a branch. Matching never compares rendered strings: a history is matched message by message against what was recorded, the recorded
-messages then stand in for the client's copies, and the template's text around them has to come out as it did before (else a branch ``template``).
+Pure: no input or output, no wire, no engine, no store. What counts as the same is `equality`'s to say; here is decided
+what is continued, and why a request starts a branch. Matching never compares rendered strings: a history is matched
+message by message against what was recorded, the recorded messages then stand in for the client's copies, and the
+template's text around them has to come out as it did before (else a branch ``template``).
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def _digest(text: str) -> bytes:
 
 
 class LiveNode:
-    """A node of the open tree. ``id`` is None until a call that uses it is recorded; ``length`` counts the tokens from the root to its end.
+    """A node of the open tree. ``id`` is None until a call that uses it is recorded; ``length`` counts the tokens from
+    the root to its end.
 
     ``plans`` counts the calls that hold it as their prompt and are not recorded yet.
     """
@@ -71,9 +73,10 @@ class LiveNode:
 class Leaf:
     """A recorded sample: where a history that holds its message goes on.
 
-    ``parent`` is the recorded sample before it on its path, ``position`` the index of its message in a history, ``given`` the messages between the
-    two, and ``before`` the digest of the text that was rendered between the two. The sampled tokens begin at ``start`` on the path to ``node``.
-    ``stopped`` is the key that the message has with the stop string put back that cut it.
+    ``parent`` is the recorded sample before it on its path, ``position`` the index of its message in a history,
+    ``given`` the messages between the two, and ``before`` the digest of the text that was rendered between the two. The
+    sampled tokens begin at ``start`` on the path to ``node``. ``stopped`` is the key that the message has with the stop
+    string put back that cut it.
     """
 
     node: LiveNode
@@ -107,14 +110,16 @@ class Leaf:
         if self.turn is None:
             turn = template.sampled_turn(self.node.path_ids(self.start))
             # Most samples are their message: keep one string, not two.
-            self.turn = SampledTurn(self.message.content, turn.ended_with) if turn.text == self.message.content else turn
+            self.turn = (
+                SampledTurn(self.message.content, turn.ended_with) if turn.text == self.message.content else turn
+            )
         return self.turn
 
 
 @dataclass(slots=True)
 class _History:
-    """A history as it is matched: its messages, their keys, for each beginning of it (the empty one first) what tells it from others, and the key of its tools,
-    behind which the template's kwargs follow."""
+    """A history as it is matched: its messages, their keys, for each beginning of it (the empty one first) what tells
+    it from others, and the key of its tools, behind which the template's kwargs follow."""
 
     messages: list[Message]
     keys: list[Key]
@@ -129,11 +134,11 @@ class _History:
 
 @dataclass(slots=True, eq=False)
 class Found:
-    """Where a history goes on: from ``leaf``, with ``text``, whose digest is ``before``. ``tools`` are as they were listed on that path, ``given``
-    the messages behind it, under its ids.
+    """Where a history goes on: from ``leaf``, with ``text``, whose digest is ``before``. ``tools`` are as they were
+    listed on that path, ``given`` the messages behind it, under its ids.
 
-    ``known``: an earlier prompt did so too, and ``text`` need not be tokenised. ``disagrees``: more of the history was recorded, but the template's
-    text is another now.
+    ``known``: an earlier prompt did so too, and ``text`` need not be tokenised. ``disagrees``: more of the history was
+    recorded, but the template's text is another now.
     """
 
     leaf: Leaf | None
@@ -148,8 +153,9 @@ class Found:
 
 
 @dataclass(slots=True, eq=False)
-class Plan:
-    """Where a call's prompt goes. ``node`` is its last node, ``prompt_ids`` the whole prompt, ``given`` the messages since ``parent``.
+class Placement:
+    """Where a call's prompt goes. ``node`` is its last node, ``prompt_ids`` the whole prompt, ``given`` the messages
+    since ``parent``.
 
     ``prompt`` is there where the call has no messages.
     """
@@ -170,7 +176,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
-    """A prompt that came as text or ids. ``text`` is None where it came as ids: those may hold control tokens, which no text may be taken for."""
+    """A prompt that came as text or ids. ``text`` is None where it came as ids: those may hold control tokens, which no
+    text may be taken for."""
 
     template: Template
     ids: Prefix
@@ -180,8 +187,8 @@ class _Prompt:
 class TraceTree:
     """The trace tree of one attempt. Several policies and conversations may share it.
 
-    A call goes through ``plan`` or ``plan_prompt`` (where its prompt belongs), ``grow`` (the nodes to store) and, once those are durable, ``publish``
-    (from then on its samples can be continued); or through a plan and ``withdraw``.
+    A call goes through ``plan`` or ``plan_prompt`` (where its prompt belongs), ``grow`` (the nodes to store) and, once
+    those are durable, ``publish`` (from then on its samples can be continued); or through a plan and ``withdraw``.
     """
 
     def __init__(self) -> None:
@@ -196,15 +203,25 @@ class TraceTree:
 
     # ----------------------------------------------------------------- planning
     def plan(
-        self, messages: Sequence[Message], tools: tuple[Tool, ...], policy: str, template: Template, after: Leaf | None = None
-    ) -> Plan:
-        """Finds the longest recorded path that the history continues and tokenises what is new. Of samples that read the same it takes ``after``, the one
-        that the client named, where it is among them. Raises TemplateError."""
+        self,
+        messages: Sequence[Message],
+        tools: tuple[Tool, ...],
+        policy: str,
+        template: Template,
+        after: Leaf | None = None,
+    ) -> Placement:
+        """Finds the longest recorded path that the history continues and tokenises what is new. Of samples that read
+        the same it takes ``after``, the one that the client named, where it is among them. Raises TemplateError."""
         found = self.find(messages, tools, policy, template, after)
         return self.place(found, array("i") if found.known else template.encode(found.text, start=found.leaf is None))
 
     def find(
-        self, messages: Sequence[Message], tools: tuple[Tool, ...], policy: str, template: Template, after: Leaf | None = None
+        self,
+        messages: Sequence[Message],
+        tools: tuple[Tool, ...],
+        policy: str,
+        template: Template,
+        after: Leaf | None = None,
     ) -> Found:
         """The first half of ``plan``: up to the text that is to be tokenised. Raises TemplateError."""
         history = self._read(messages, tools_key(tools) + template.kwargs_key, policy)
@@ -212,10 +229,13 @@ class TraceTree:
         leaf, texts, given = self._render(longest, history.messages, tools, template)
         before = _digest(texts[-1])
         known = self._node(leaf, policy, before) is not None
-        return Found(leaf, leaf is not longest, texts[-1], before, known, given, history, leaf.tools if leaf else tools, policy)
+        return Found(
+            leaf, leaf is not longest, texts[-1], before, known, given, history, leaf.tools if leaf else tools, policy
+        )
 
-    def place(self, found: Found, ids: array[int]) -> Plan:
-        """The second half, with the ids of ``found.text`` (none needed where it is known, and nothing else has been planned since). Raises TemplateError."""
+    def place(self, found: Found, ids: array[int]) -> Placement:
+        """The second half, with the ids of ``found.text`` (none needed where it is known, and nothing else has been
+        planned since). Raises TemplateError."""
         leaf, start = found.leaf, found.leaf.position + 1 if found.leaf else 0
         first = not self._roots
         node = self._node(leaf, found.policy, found.before)
@@ -237,14 +257,15 @@ class TraceTree:
             leaf.continuations += 1
         node.plans += 1
         history = found.history
-        return Plan(
+        return Placement(
             branch, leaf, node, node.path_ids(), found.before, found.given, len(history.messages), history.chains[-1],
             found.policy, found.tools, history.tools,
         )  # fmt: skip
 
-    def plan_prompt(self, prompt: str | array[int], policy: str, template: Template) -> Plan:
-        """Where a prompt without messages goes. One that begins with all of an earlier prompt and its sample, letter by letter or id by id, goes on from
-        there; its text then stands for the sampled tokens, an end-of-turn token that no text shows among them. One that begins with an earlier prompt and
+    def plan_prompt(self, prompt: str | array[int], policy: str, template: Template) -> Placement:
+        """Where a prompt without messages goes. One that begins with all of an earlier prompt and its sample, letter by
+        letter or id by id, goes on from there; its text then stands for the sampled tokens, an end-of-turn token that
+        no text shows among them. One that begins with an earlier prompt and
         then goes on otherwise is `edited`. Raises TemplateError."""
         kind = "text" if isinstance(prompt, str) else "ids"
         data = text_bytes(prompt) if isinstance(prompt, str) else prompt.tobytes()
@@ -258,7 +279,11 @@ class TraceTree:
         known = node is not None
         if node is None:
             if isinstance(prompt, str):
-                ids = encode_text(rest.decode("utf-8", "surrogatepass"), template, start=leaf is None) if rest else array("i")
+                ids = (
+                    encode_text(rest.decode("utf-8", "surrogatepass"), template, start=leaf is None)
+                    if rest
+                    else array("i")
+                )
             else:
                 ids = array("i", rest)
                 check_ids(ids, template)
@@ -278,7 +303,7 @@ class TraceTree:
         node.plans += 1
         ids = node.path_ids()
         whole = _Prompt(template, Prefix(ids.tobytes()), Prefix(data) if kind == "text" else None)
-        return Plan(branch, leaf, node, ids, before, (), 0, 0, policy, (), prompt=whole)
+        return Placement(branch, leaf, node, ids, before, (), 0, 0, policy, (), prompt=whole)
 
     def _node(self, leaf: Leaf | None, policy: str, before: bytes) -> LiveNode | None:
         """The last node of an earlier prompt that goes on from ``leaf`` with what ``before`` is the digest of."""
@@ -308,9 +333,12 @@ class TraceTree:
                 history.add(result, equality_key(result))
         return history
 
-    def _turn(self, messages: Sequence[Message], at: int, history: _History, policy: str) -> tuple[Message, Key, list[Message], int]:
-        """The message at ``at`` and its key, and where the next one is: a recorded turn is whole again where its client sends it in parts (its text, then its
-        calls), with the results that stood between them, and has its own key where its stop string was put back."""
+    def _turn(
+        self, messages: Sequence[Message], at: int, history: _History, policy: str
+    ) -> tuple[Message, Key, list[Message], int]:
+        """The message at ``at`` and its key, and where the next one is: a recorded turn is whole again where its client
+        sends it in parts (its text, then its calls), with the results that stood between them, and has its own key
+        where its stop string was put back."""
         message, key = messages[at], equality_key(messages[at])
         if message.role != "assistant" or history.chains[-1] not in self._answered:
             return message, key, [], at + 1
@@ -319,18 +347,24 @@ class TraceTree:
         for end in range(parts_of_a_turn(messages, at), at + 1, -1):
             if messages[end - 1].role == "assistant":
                 whole, *results = joined(messages[at:end])
-                # Calls that came one by one, each with its result, are one turn where their ids say so: the agent may have made them one by one.
+                # Calls that came one by one, each with its result, are one turn where their ids say so: the agent may
+                # have made them one by one.
                 if recorded := self._recorded_key(whole, equality_key(whole), history, policy, same_ids=bool(results)):
                     return whole, recorded, results, end
         return message, key, [], at + 1
 
-    def _recorded_key(self, message: Message, key: Key, history: _History, policy: str, *, same_ids: bool = False) -> Key | None:
-        """The key of the sample that a message is (``same_ids``: by its calls' ids too), behind what is read of the history; None where it is none."""
+    def _recorded_key(
+        self, message: Message, key: Key, history: _History, policy: str, *, same_ids: bool = False
+    ) -> Key | None:
+        """The key of the sample that a message is (``same_ids``: by its calls' ids too), behind what is read of the
+        history; None where it is none."""
         chain = hash((history.chains[-1], key))
         for leaf in (*self._samples.get(chain, ()), *self._stopped.get(chain, ())):
             if leaf.policy != policy or leaf.tools_key != history.tools or not same_reasoning(message, leaf.message):
                 continue
-            if not same_ids or [call.id for call in message.tool_calls] == [call.id for call in leaf.message.tool_calls]:
+            if not same_ids or [call.id for call in message.tool_calls] == [
+                call.id for call in leaf.message.tool_calls
+            ]:
                 return leaf.key
         return None
 
@@ -346,10 +380,16 @@ class TraceTree:
             if len(matches) == 1:
                 return matches[0]
             if matches:
-                # Samples with equal texts: the one that the client named, then the longer exact path, then the one whose ids the client holds, then one that
-                # nobody went on with, then the latest.
+                # Samples with equal texts: the one that the client named, then the longer exact path, then the one
+                # whose ids the client holds, then one that nobody went on with, then the latest.
                 ranked = [
-                    (after in (path := leaf.path()), len(path), _shared_ids(path, history.messages), not leaf.continuations, i)
+                    (
+                        after in (path := leaf.path()),
+                        len(path),
+                        _shared_ids(path, history.messages),
+                        not leaf.continuations,
+                        i,
+                    )
                     for i, leaf in enumerate(matches)
                 ]
                 return matches[max(ranked)[-1]]
@@ -358,8 +398,8 @@ class TraceTree:
     def _render(
         self, leaf: Leaf | None, messages: Sequence[Message], tools: tuple[Tool, ...], template: Template
     ) -> tuple[Leaf | None, tuple[str, ...], tuple[Message, ...]]:
-        """The rendering with the recorded samples kept, giving up samples from the end while the template's text disagrees with the record; and the messages
-        behind the kept ones, under the recorded ids."""
+        """The rendering with the recorded samples kept, giving up samples from the end while the template's text
+        disagrees with the record; and the messages behind the kept ones, under the recorded ids."""
         while leaf is not None:
             path = leaf.path()
             history = _substituted(path, messages)
@@ -382,24 +422,31 @@ class TraceTree:
             leaves = self._samples.get(history.chains[i + 1])
             if leaves and not any(leaf.tools_key == history.tools for leaf in leaves):
                 alike = history.tools.partition(b"\0")[0]
-                return "kwargs_changed" if any(leaf.tools_key.partition(b"\0")[0] == alike for leaf in leaves) else "tools_changed"
+                return (
+                    "kwargs_changed"
+                    if any(leaf.tools_key.partition(b"\0")[0] == alike for leaf in leaves)
+                    else "tools_changed"
+                )
             if leaves or history.chains[i] in self._answered or self._known(history, i, policy, anywhere=start > 0):
                 return "compacted" if self._compacted(history, policy) else "edited"
         return None
 
     def _known(self, history: _History, i: int, policy: str, *, anywhere: bool = False) -> Leaf | None:
-        """A sample of this policy and these tools that has one of message i's ids, or says the same behind the same message (behind any where ``anywhere``,
-        or where it says too much for a coincidence), wherever it stands."""
+        """A sample of this policy and these tools that has one of message i's ids, or says the same behind the same
+        message (behind any where ``anywhere``, or where it says too much for a coincidence), wherever it stands."""
         leaves = [self._by_id.get(call.id) for call in history.messages[i].tool_calls]
         if i and history.messages[i].content.strip():
             leaves.append(self._by_key.get(hash((history.keys[i - 1], history.keys[i]))))
             anywhere = anywhere or len(history.messages[i].content) >= NO_COINCIDENCE
             leaves.append(self._by_key.get(hash(history.keys[i])) if anywhere else None)
-        return next((leaf for leaf in leaves if leaf and leaf.policy == policy and leaf.tools_key == history.tools), None)
+        return next(
+            (leaf for leaf in leaves if leaf and leaf.policy == policy and leaf.tools_key == history.tools), None
+        )
 
     def _compacted(self, history: _History, policy: str) -> bool:
-        """Whether earlier turns of a recorded path were dropped or summed up: the history's last turn and what leads to it stand on the path, with less in
-        front of them than there was and a turn gone, behind the same system prompt or (a window) behind nothing at all. A label: no splice depends on it."""
+        """Whether earlier turns of a recorded path were dropped or summed up: the history's last turn and what leads to
+        it stand on the path, with less in front of them than there was and a turn gone, behind the same system prompt
+        or (a window) behind nothing at all. A label: no splice depends on it."""
         messages, keys = history.messages, history.keys
         last = next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "assistant"), None)
         leaf = self._known(history, last, policy) if last is not None else None
@@ -416,7 +463,7 @@ class TraceTree:
         return not instead or gone[0].role != "system" or equality_key(gone[0]) == instead[0]
 
     # ----------------------------------------------------------------- recording
-    def withdraw(self, plan: Plan) -> None:
+    def withdraw(self, plan: Placement) -> None:
         """Forgets a plan that will not be recorded."""
         plan.node.plans -= 1
         if plan.parent is not None:
@@ -428,15 +475,18 @@ class TraceTree:
         else:
             self._roots.pop((plan.policy, plan.before), None)
 
-    def ungrow(self, plan: Plan, nodes: Sequence[Node]) -> None:
+    def ungrow(self, plan: Placement, nodes: Sequence[Node]) -> None:
         """Takes back ``grow``, whose ``nodes`` could not be stored, and forgets the plan."""
         if nodes and not nodes[0].sampled:
             plan.node.id = None
         plan.node.plans += 1
         self.withdraw(plan)
 
-    def grow(self, plan: Plan, samples: Sequence[tuple[Sample, Message]], call_index: int) -> tuple[list[Node], list[Leaf]]:
-        """The nodes that a call adds (parents first, its prompt's node only where no earlier call stored it) and its leaves, in order of ``samples``."""
+    def grow(
+        self, plan: Placement, samples: Sequence[tuple[Sample, Message]], call_index: int
+    ) -> tuple[list[Node], list[Leaf]]:
+        """The nodes that a call adds (parents first, its prompt's node only where no earlier call stored it) and its
+        leaves, in order of ``samples``."""
         plan.node.plans -= 1
         nodes: list[Node] = []
         if plan.node.id is None:
@@ -474,7 +524,7 @@ class TraceTree:
             )
         return nodes, leaves
 
-    def publish(self, plan: Plan, leaves: Sequence[Leaf]) -> None:
+    def publish(self, plan: Placement, leaves: Sequence[Leaf]) -> None:
         """Makes recorded samples known to later requests."""
         if plan.prompt is not None:
             self._publish_prompt(plan.prompt, plan.policy, leaves)
@@ -522,7 +572,8 @@ def _same(theirs: Message, key: Key, recorded: Message) -> bool:
 
 
 def _holds(leaf: Leaf, history: _History) -> bool:
-    """Whether each recorded sample on the way to ``leaf`` is the history's own message at its place, and no reasoning between them is another."""
+    """Whether each recorded sample on the way to ``leaf`` is the history's own message at its place, and no reasoning
+    between them is another."""
     for step in leaf.path():
         if history.keys[step.position] != step.key or not same_reasoning(history.messages[step.position], step.message):
             return False
@@ -541,7 +592,8 @@ def _shared_ids(path: Sequence[Leaf], messages: Sequence[Message]) -> int:
 
 
 def _substituted(path: Sequence[Leaf], messages: Sequence[Message]) -> list[Message]:
-    """The history with the recorded messages in place of the client's copies, and the new tool results under the recorded ids."""
+    """The history with the recorded messages in place of the client's copies, and the new tool results under the
+    recorded ids."""
     history: list[Message] = []
     renamed: dict[str, str] = {}
     for step in path:
@@ -558,4 +610,6 @@ def _substituted(path: Sequence[Leaf], messages: Sequence[Message]) -> list[Mess
 def _renamed(message: Message, renamed: dict[str, str]) -> Message:
     calls = tuple(ToolCall(renamed.get(call.id, call.id), call.name, call.arguments) for call in message.tool_calls)
     of = message.tool_call_id
-    return Message(message.role, message.content, calls, renamed.get(of, of) if of else of, message.name, message.reasoning)
+    return Message(
+        message.role, message.content, calls, renamed.get(of, of) if of else of, message.name, message.reasoning
+    )

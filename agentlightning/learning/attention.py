@@ -1,8 +1,9 @@
 """Attention over a tree's row, block by block, through transformers' own scaled-dot-product attention.
 
-The kernels compute every pair of a masked row, also the pairs that the mask hides, and in a tree most are hidden: in a prompt with eight branches of half its length
-three quarters. A row in depth-first order can be cut anywhere into blocks of queries, and the keys that a block sees lie in the block itself and on the
-path above its first token. So each block attends to those alone. What is computed is the same; nothing of a model is rewritten.
+The kernels compute every pair of a masked row, also the pairs that the mask hides, and in a tree most are hidden: in a
+prompt with eight branches of half its length three quarters. A row in depth-first order can be cut anywhere into blocks
+of queries, and the keys that a block sees lie in the block itself and on the path above its first token. So each block
+attends to those alone. What is computed is the same; nothing of a model is rewritten.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ TREE = "agentlightning_tree"
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Keys are split into pieces of ``pieces`` tokens, queries into blocks of ``blocks``; block i sees ``keys[i]`` of the pieces through ``masks[i]``."""
+    """Keys are split into pieces of ``pieces`` tokens, queries into blocks of ``blocks``; block i sees ``keys[i]`` of
+    the pieces through ``masks[i]``."""
 
     pieces: list[int]
     blocks: list[int]
@@ -35,12 +37,14 @@ class _Plan:
 
 
 def tree_mask(block: Block, device: torch.device) -> Tensor:
-    """[1, 1, T, T] bool: token t sees token s where s is t or above it. It carries the plan of its blocks to the attention function."""
+    """[1, 1, T, T] bool: token t sees token s where s is t or above it. It carries the plan of its blocks to the
+    attention function."""
     assert block.ends_T is not None
     ends_T = block.ends_T.to(device)
     place_T = torch.arange(len(ends_T), device=device)
     mask = ((place_T[:, None] >= place_T) & (place_T[:, None] < ends_T))[None, None]
-    # Models hand a mask of four axes through as it is. One that makes another of it loses the plan and computes every pair.
+    # Models hand a mask of four axes through as it is. One that makes another of it loses the plan and computes every
+    # pair.
     cast("Any", mask).plan = _plan(block.spans, ends_T)
     return mask
 
@@ -70,7 +74,10 @@ def _forward(
     keys, values = torch.split(key, plan.pieces, dim=2), torch.split(value, plan.pieces, dim=2)
     out: list[Tensor] = []
     for query_Q, seen, mask in zip(torch.split(query, plan.blocks, dim=2), plan.keys, plan.masks, strict=True):
-        key_K, value_K = torch.cat([keys[piece] for piece in seen], dim=2), torch.cat([values[piece] for piece in seen], dim=2)
+        key_K, value_K = (
+            torch.cat([keys[piece] for piece in seen], dim=2),
+            torch.cat([values[piece] for piece in seen], dim=2),
+        )
         out.append(attend(module, query_Q, key_K, value_K, mask, **kwargs)[0])
     return torch.cat(out, dim=1), None
 
@@ -80,7 +87,8 @@ cast("Any", AttentionInterface).register(TREE, _forward)
 
 @contextmanager
 def tree_attention(model: PreTrainedModel, block: Block) -> Generator[None]:
-    """Forward and backward of a tree's row belong in here. Does nothing for causal rows, or where the model does not use sdpa."""
+    """Forward and backward of a tree's row belong in here. Does nothing for causal rows, or where the model does not
+    use sdpa."""
     config = model.config
     before = str(config._attn_implementation)  # pyright: ignore[reportPrivateUsage]
     if block.ends_T is None or before != "sdpa":

@@ -1,8 +1,9 @@
-"""Checkpoints: a Hugging Face folder that any tool loads, with beside it what a resumed run needs. Written whole or not at all.
+"""Checkpoints: a Hugging Face folder that any tool loads, with beside it what a resumed run needs. Written whole or not
+at all.
 
-A checkpoint is made in a hidden folder beside its final place, flushed to disk, and renamed; ``checkpoint.json`` is written last and lists the other files with
-their sizes. What a kill, a crash or a full disk leaves behind is therefore never taken for a checkpoint, and the one before it stays as it was.
-This module decides nothing about when to save.
+A checkpoint is made in a hidden folder beside its final place, flushed to disk, and renamed; ``checkpoint.json`` is
+written last and lists the other files with their sizes. What a kill, a crash or a full disk leaves behind is therefore
+never taken for a checkpoint, and the one before it stays as it was. This module decides nothing about when to save.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _PARTIAL, _TRASH = ".partial-", ".trash-"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A complete checkpoint. ``score`` is the validation score it was saved with, None without one; ``extra`` is the caller's own JSON."""
+    """A complete checkpoint. ``score`` is the validation score it was saved with, None without one; ``extra`` is the
+    caller's own JSON."""
 
     path: Path
     step: int
@@ -53,10 +55,11 @@ def save(
     score: float | None = None,
     extra: Mapping[str, Json] | None = None,
 ) -> Checkpoint:
-    """Writes ``folder/step-NNNNNN`` (with a suffix where that exists: nothing complete is ever overwritten) and returns it.
+    """Writes ``folder/step-NNNNNN`` (with a suffix where that exists: nothing complete is ever overwritten) and returns
+    it.
 
-    Blocks for as long as the disk takes; the learner must not step meanwhile. Raises StoreError when it cannot be written; what was written of it is
-    removed and earlier checkpoints are untouched.
+    Blocks for as long as the disk takes; the learner must not step meanwhile. Raises StoreError when it cannot be
+    written; what was written of it is removed and earlier checkpoints are untouched.
     """
     partial = folder / f"{_PARTIAL}step-{step:06d}-{os.getpid()}"
     try:
@@ -67,10 +70,19 @@ def save(
             cast("Any", tokenizer).save_pretrained(partial)
         with (partial / STATE).open("wb") as file:
             torch.save({"learner": learner.state(), "random": _random_state()}, file)
-        files = {str(path.relative_to(partial)): path.stat().st_size for path in sorted(partial.rglob("*")) if path.is_file()}
+        files = {
+            str(path.relative_to(partial)): path.stat().st_size for path in sorted(partial.rglob("*")) if path.is_file()
+        }
         for name in files:
             _flush(partial / name)
-        content = {"step": step, "version": version, "score": score, "extra": dict(extra or {}), "files": files, "complete": True}
+        content = {
+            "step": step,
+            "version": version,
+            "score": score,
+            "extra": dict(extra or {}),
+            "files": files,
+            "complete": True,
+        }
         (partial / MANIFEST).write_text(json.dumps(content, indent=2, allow_nan=False))
         _flush(partial / MANIFEST)
         _flush(partial)
@@ -82,14 +94,16 @@ def save(
         shutil.rmtree(partial, ignore_errors=True)
         free = shutil.disk_usage(folder).free / 1e6 if folder.is_dir() else 0.0
         raise StoreError(
-            f"the checkpoint of step {step} could not be written to {folder} ({free:,.0f} MB free there): {_one_line(error)}; "
+            f"the checkpoint of step {step} could not be written to {folder} ({free:,.0f} MB free there): "
+            f"{_one_line(error)}; "
             "earlier checkpoints are untouched"
         ) from error
     return Checkpoint(final, step, version, score, dict(extra or {}))
 
 
 def set_score(checkpoint: Checkpoint, score: float) -> None:
-    """Notes the validation score of a checkpoint that was saved before it was known. Whole or not at all; raises StoreError."""
+    """Notes the validation score of a checkpoint that was saved before it was known. Whole or not at all; raises
+    StoreError."""
     path = checkpoint.path / MANIFEST
     partial = checkpoint.path / f"{_PARTIAL}{MANIFEST}"
     try:
@@ -121,7 +135,8 @@ def best(folder: Path) -> Checkpoint | None:
 
 
 def prune(folder: Path, keep: int, best: bool) -> list[Path]:
-    """Removes all complete checkpoints but the latest ``keep`` (at least 1) and, with ``best``, the one with the highest score; returns what went.
+    """Removes all complete checkpoints but the latest ``keep`` (at least 1) and, with ``best``, the one with the
+    highest score; returns what went.
 
     Also removes what killed processes left half-written. The caller is the only one that writes here.
     """
@@ -131,7 +146,8 @@ def prune(folder: Path, keep: int, best: bool) -> list[Path]:
     top = _best(every) if best else None
     doomed = [checkpoint.path for checkpoint in every[:-keep] if checkpoint is not top]
     for path in doomed:
-        # A rename is whole or not at all: a kill halfway through the removal leaves nothing that looks like a checkpoint.
+        # A rename is whole or not at all: a kill halfway through the removal leaves nothing that looks like a
+        # checkpoint.
         trash = folder / f"{_TRASH}{path.name}"
         shutil.rmtree(trash, ignore_errors=True)
         path.rename(trash)
@@ -142,7 +158,8 @@ def prune(folder: Path, keep: int, best: bool) -> list[Path]:
 
 
 def load_state(checkpoint: Checkpoint, learner: Learner) -> None:
-    """Puts the checkpoint's weights into the learner's model, in place, and takes over its training state and the random states.
+    """Puts the checkpoint's weights into the learner's model, in place, and takes over its training state and the
+    random states.
 
     Raises ConfigError where the checkpoint belongs to another model, StoreError where it cannot be read.
     """
@@ -150,12 +167,16 @@ def load_state(checkpoint: Checkpoint, learner: Learner) -> None:
     try:
         state = cast("dict[str, Any]", torch.load(checkpoint.path / STATE, map_location="cpu", weights_only=True))
         with _no_bars():
-            loaded = cast("PreTrainedModel", cast("Any", type(model)).from_pretrained(checkpoint.path, dtype=model.dtype))
+            loaded = cast(
+                "PreTrainedModel", cast("Any", type(model)).from_pretrained(checkpoint.path, dtype=model.dtype)
+            )
     except (OSError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
         raise StoreError(f"checkpoint {checkpoint.path} cannot be read: {_one_line(error)}") from error
     own, saved = model.state_dict(), loaded.state_dict()
     if {name: tensor.shape for name, tensor in own.items()} != {name: tensor.shape for name, tensor in saved.items()}:
-        raise ConfigError(f"checkpoint {checkpoint.path} belongs to another model: its weights have other names or shapes")
+        raise ConfigError(
+            f"checkpoint {checkpoint.path} belongs to another model: its weights have other names or shapes"
+        )
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(saved[name])
@@ -175,8 +196,12 @@ def _read(path: Path) -> Checkpoint | None:
     """The checkpoint at a path, None where it is not complete."""
     try:
         content = cast("dict[str, Any]", json.loads((path / MANIFEST).read_text()))
-        whole = content["complete"] is True and all((path / name).stat().st_size == size for name, size in content["files"].items())
-        return Checkpoint(path, content["step"], content["version"], content["score"], content["extra"]) if whole else None
+        whole = content["complete"] is True and all(
+            (path / name).stat().st_size == size for name, size in content["files"].items()
+        )
+        return (
+            Checkpoint(path, content["step"], content["version"], content["score"], content["extra"]) if whole else None
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -1,6 +1,8 @@
-"""Forward: a block through a model's own code. The only place that knows how a transformers model takes masks and positions.
+"""Forward: a block through a model's own code. The only place that knows how a transformers model takes masks and
+positions.
 
-Nothing of a model is rewritten: the base model is called with token ids, positions and a mask, and its last hidden states are used.
+Nothing of a model is rewritten: the base model is called with token ids, positions and a mask, and its last hidden
+states are used.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from agentlightning.learning.packing import Block, Cost, Span
 
 _MASKED_ATTENTION = ("sdpa", "eager")
 _SPAN_TOKENS = {False: 96, True: 2048}
-"""Queries per block of a tree's attention, without and with CUDA. Fewer compute less that is masked; on CUDA small blocks cost more in kernel launches than they save."""
+"""Queries per block of a tree's attention, without and with CUDA. Fewer compute less that is masked; on CUDA small
+blocks cost more in kernel launches than they save."""
 
 
 def hidden_states(model: PreTrainedModel, block: Block) -> Tensor:
-    """The last hidden states of a block's tokens, ``[B * T, D]``. Causal blocks are padded at their ends, where nothing looks.
+    """The last hidden states of a block's tokens, ``[B * T, D]``. Causal blocks are padded at their ends, where nothing
+    looks.
 
     Belongs, with its backward, into ``tree_attention``.
     """
@@ -59,12 +63,14 @@ def _attention(model: PreTrainedModel) -> str:
 def gradient_checkpointing(model: PreTrainedModel) -> Generator[None]:
     """Keeps only the inputs of the model's layers for the backward pass and computes the rest anew.
 
-    transformers' own switch works in training mode alone, which would also turn dropout on. Raises ModelError where the model has no such layers.
+    transformers' own switch works in training mode alone, which would also turn dropout on. Raises ModelError where the
+    model has no such layers.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise ModelError(
-            f"{type(model).__name__} has no layers that support gradient checkpointing: set learner.gradient_checkpointing=false"
+            f"{type(model).__name__} has no layers that support gradient checkpointing: set "
+            "learner.gradient_checkpointing=false"
         )
     before = [layer.__dict__.get("forward") for layer in layers]
     for layer in layers:
@@ -80,13 +86,16 @@ def gradient_checkpointing(model: PreTrainedModel) -> Generator[None]:
 
 def _recomputed(forward: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
-        return cast("Any", checkpoint).checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+        return cast("Any", checkpoint).checkpoint(
+            forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs
+        )
 
     return call
 
 
 def cost_of(model: PreTrainedModel) -> Cost:
-    """Multiply-adds per token (the matrices between embedding and head) and per pair of tokens (scores and values, all layers)."""
+    """Multiply-adds per token (the matrices between embedding and head) and per pair of tokens (scores and values, all
+    layers)."""
     config = _config(model)
     heads = int(getattr(config, "num_attention_heads", None) or 1)
     width = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
@@ -98,7 +107,8 @@ def cost_of(model: PreTrainedModel) -> Cost:
 
 
 def max_tree_depth(model: PreTrainedModel) -> int | None:
-    """The path length from which on the model's own mask hides more than a tree's does: a sliding window or an attention chunk. None without one."""
+    """The path length from which on the model's own mask hides more than a tree's does: a sliding window or an
+    attention chunk. None without one."""
     config = _config(model)
     windows = [getattr(config, "attention_chunk_size", None)]
     if getattr(config, "use_sliding_window", True):
@@ -121,20 +131,25 @@ def check_head(model: PreTrainedModel, head: Head) -> None:
         error = _difference(head.logits(hidden_UD), expected_UV)
     if not error <= _TOLERANCE.get(model.dtype, 2e-2):
         raise ModelError(
-            f"{type(model).__name__}: logits from the last hidden state differ from the model's own by {error:.2g} (relative): it does something "
+            f"{type(model).__name__}: logits from the last hidden state differ from the model's own by {error:.2g} "
+            "(relative): it does something "
             "between them that the learner does not know, so its logprobs would be wrong"
         )
 
 
 def why_not_tree(model: PreTrainedModel) -> str | None:
-    """None where a tree's rows give what the model's plain forward gives for each path; else the reason why not (ruling 9).
+    """None where a tree's rows give what the model's plain forward gives for each path; else the reason why not (ruling
+    9).
 
-    Compared are the hidden states of a small forest. In reduced precision, where no layout repeats another's bits, the difference is measured
-    against that of a row in which every token sees all before it.
+    Compared are the hidden states of a small forest. In reduced precision, where no layout repeats another's bits, the
+    difference is measured against that of a row in which every token sees all before it.
     """
     attention = _attention(model)
     if attention not in _MASKED_ATTENTION:
-        return f"its attention implementation {attention!r} takes no mask of our own (load it with one of {', '.join(_MASKED_ATTENTION)})"
+        return (
+            f"its attention implementation {attention!r} takes no mask of our own (load it with one of "
+            f"{', '.join(_MASKED_ATTENTION)})"
+        )
     ids = _probe_ids(model)
     # 0..3 with the branches 4..6 and 7..9, and a second root 10..11.
     paths = [[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 7, 8, 9], [10, 11]]
@@ -157,7 +172,8 @@ def why_not_tree(model: PreTrainedModel) -> str | None:
     return (
         None
         if error <= allowed
-        else f"it does not keep to a mask: hidden states of a tree differ by {error:.2g} (relative) from those of its paths"
+        else f"it does not keep to a mask: hidden states of a tree differ by {error:.2g} (relative) from those of its "
+        "paths"
     )
 
 
@@ -168,7 +184,9 @@ def _probe_ids(model: PreTrainedModel) -> Tensor:
 
 def _plain_block(ids_T: Tensor, positions_T: Tensor, ends_T: Tensor | None, spans: tuple[Span, ...] = ()) -> Block:
     none = torch.empty(0, dtype=torch.long)
-    return Block(ids_T[None], positions_T[None], ends_T, spans, len(ids_T), none, none, none, none, none, none, none, none)
+    return Block(
+        ids_T[None], positions_T[None], ends_T, spans, len(ids_T), none, none, none, none, none, none, none, none
+    )
 
 
 def _difference(a: Tensor, b: Tensor) -> float:

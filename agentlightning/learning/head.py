@@ -1,8 +1,9 @@
-"""Head: logprobs of the trained tokens from the model's last hidden states, without ever holding the logits of a whole row.
+"""Head: logprobs of the trained tokens from the model's last hidden states, without ever holding the logits of a whole
+row.
 
-A row of 4,096 tokens over a vocabulary of 150,000 is 2.5 GB of logits, and its gradient as much again. Here the logits of ``chunk`` positions exist at
-a time; the backward pass computes them anew. Only positions that predict a trained token are computed at all, each once, however many samples
-were drawn there.
+A row of 4,096 tokens over a vocabulary of 150,000 is 2.5 GB of logits, and its gradient as much again. Here the logits
+of ``chunk`` positions exist at a time; the backward pass computes them anew. Only positions that predict a trained
+token are computed at all, each once, however many samples were drawn there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from agentlightning.engines.local_sampling import id_sets
+from agentlightning.engines.local.sampling import id_sets
 from agentlightning.errors import ModelError
 
 _SETS_AT_ONCE = 64
@@ -23,7 +24,8 @@ _SETS_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """What a model does to its raw logits: ``softcap * tanh(scale * raw / softcap)``, without a softcap ``scale * raw``."""
+    """What a model does to its raw logits: ``softcap * tanh(scale * raw / softcap)``, without a softcap ``scale *
+    raw``."""
 
     scale: float = 1.0
     softcap: float | None = None
@@ -35,14 +37,16 @@ class Transform:
         return logits_UV if self.softcap is None else logits_UV.div_(self.softcap).tanh_().mul_(self.softcap)
 
     def backward_(self, grad_UV: Tensor, logits_UV: Tensor) -> Tensor:
-        """The gradient wrt the raw logits from that wrt the transformed ones, in place. ``logits_UV`` are transformed."""
+        """The gradient wrt the raw logits from that wrt the transformed ones, in place. ``logits_UV`` are
+        transformed."""
         if self.softcap is not None:
             grad_UV.mul_(1 - (logits_UV / self.softcap).square_())
         return grad_UV if self.scale == 1.0 else grad_UV.mul_(self.scale)
 
 
 def transform_of(model: PreTrainedModel) -> Transform:
-    """The transform that the model's configuration names (Gemma's softcap; the scales of Granite, Cohere and Falcon-H1)."""
+    """The transform that the model's configuration names (Gemma's softcap; the scales of Granite, Cohere and
+    Falcon-H1)."""
     config = cast("Any", model.config).get_text_config()
 
     def value(name: str) -> float | None:
@@ -61,9 +65,10 @@ def transform_of(model: PreTrainedModel) -> Transform:
 class Wanted:
     """What the head is asked for, beside the hidden states of U positions. Tensors on the model's device.
 
-    Entry e wants token ``targets_E[e]`` under distribution ``rows_E[e]`` (ascending) at ``temperatures_U``; where ``kept_entries_K`` names it, also the
-    mass of its ``kept_ids_K``; where ``set_entries_G`` does, that of set ``sets_G`` of ``sets_SW`` (sets of ids as bits of int32 words). No entry is in both.
-    ``chunks`` cuts U, E, K and G into pieces of at most ``chunk`` distributions.
+    Entry e wants token ``targets_E[e]`` under distribution ``rows_E[e]`` (ascending) at ``temperatures_U``; where
+    ``kept_entries_K`` names it, also the mass of its ``kept_ids_K``; where ``set_entries_G`` does, that of set
+    ``sets_G`` of ``sets_SW`` (sets of ids as bits of int32 words). No entry is in both. ``chunks`` cuts U, E, K and G
+    into pieces of at most ``chunk`` distributions.
     """
 
     temperatures_U: Tensor
@@ -89,7 +94,9 @@ Chunk = tuple[slice, slice, slice, slice]
 """Slices of distributions, of their entries, of the entries' kept ids and of the entries with a set."""
 
 
-def chunks_of(distributions: int, rows_E: Tensor, kept_entries_K: Tensor, set_entries_G: Tensor, chunk: int) -> tuple[Chunk, ...]:
+def chunks_of(
+    distributions: int, rows_E: Tensor, kept_entries_K: Tensor, set_entries_G: Tensor, chunk: int
+) -> tuple[Chunk, ...]:
     """Pieces of at most ``chunk`` distributions. CPU tensors, all ascending."""
     edges_U = torch.arange(0, distributions + chunk, chunk).clamp(max=distributions)
     edges_E = torch.searchsorted(rows_E, edges_U)
@@ -106,7 +113,8 @@ class Head:
         module = cast("nn.Module | None", model.get_output_embeddings())
         if not isinstance(module, nn.Linear):
             raise ModelError(
-                f"{type(model).__name__} has no linear output embedding ({type(module).__name__}): its logprobs cannot be computed"
+                f"{type(model).__name__} has no linear output embedding ({type(module).__name__}): its logprobs cannot "
+                "be computed"
             )
         self.module = module
         self.transform = transform_of(model)
@@ -116,9 +124,13 @@ class Head:
         return self.transform.apply_(_upcast(nn.functional.linear(hidden_UD, self.module.weight, self.module.bias)))
 
     def logprobs(self, hidden_UD: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor]:
-        """(logprob under the full softmax, log mass of the kept support) of each entry, at least float32. Both carry gradients."""
+        """(logprob under the full softmax, log mass of the kept support) of each entry, at least float32. Both carry
+        gradients."""
         function = cast("Any", _ChunkedLogprobs)
-        return cast("tuple[Tensor, Tensor]", function.apply(hidden_UD, self.module.weight, self.module.bias, self.transform, wanted))
+        return cast(
+            "tuple[Tensor, Tensor]",
+            function.apply(hidden_UD, self.module.weight, self.module.bias, self.transform, wanted),
+        )
 
 
 def _upcast(x: Tensor) -> Tensor:
@@ -126,10 +138,11 @@ def _upcast(x: Tensor) -> Tensor:
 
 
 class _ChunkedLogprobs(torch.autograd.Function):
-    """logprobs_E and log_kept_E from hidden states and the output embedding, chunk by chunk, with the logits computed anew in backward.
+    """logprobs_E and log_kept_E from hidden states and the output embedding, chunk by chunk, with the logits computed
+    anew in backward.
 
-    With z the logits over the temperature, p their softmax and q their softmax over the kept ids: d logprob / dz = onehot - p and
-    d log_kept / dz = q - p.
+    With z the logits over the temperature, p their softmax and q their softmax over the kept ids: d logprob / dz =
+    onehot - p and d log_kept / dz = q - p.
     """
 
     @staticmethod
@@ -141,7 +154,9 @@ class _ChunkedLogprobs(torch.autograd.Function):
         log_kept_E = torch.zeros_like(logprobs_E)
         log_z_U = torch.empty(hidden_UD.shape[:1], dtype=dtype, device=hidden_UD.device)
         for chunk_U, chunk_E, chunk_K, chunk_G in wanted.chunks:
-            _, scaled_UV = _chunk_logits(hidden_UD[chunk_U], weight_VD, bias_V, transform, wanted.temperatures_U[chunk_U])
+            _, scaled_UV = _chunk_logits(
+                hidden_UD[chunk_U], weight_VD, bias_V, transform, wanted.temperatures_U[chunk_U]
+            )
             rows_E = wanted.rows_E[chunk_E] - chunk_U.start
             log_z_U[chunk_U] = scaled_UV.logsumexp(-1)
             logprobs_E[chunk_E] = scaled_UV[rows_E, wanted.targets_E[chunk_E]] - log_z_U[wanted.rows_E[chunk_E]]
@@ -161,7 +176,9 @@ class _ChunkedLogprobs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_UD, weight_VD, bias_V, log_z_U, log_kept_E = cast("tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]", ctx.saved_tensors)
+        hidden_UD, weight_VD, bias_V, log_z_U, log_kept_E = cast(
+            "tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]", ctx.saved_tensors
+        )
         transform, wanted = cast("Transform", ctx.transform), cast("Wanted", ctx.wanted)
         grad_logprobs_E, grad_log_kept_E = grads
         needs_hidden, needs_weight, needs_bias = cast("tuple[bool, ...]", ctx.needs_input_grad)[:3]
@@ -180,7 +197,11 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 entries_K = wanted.kept_entries_K[chunk_K]
                 rows_K = wanted.rows_E[entries_K] - chunk_U.start
                 ids_K = wanted.kept_ids_K[chunk_K]
-                kept = rows_K, ids_K, grad_log_kept_E[entries_K] * (full_UV[rows_K, ids_K] - log_kept_E[entries_K]).exp_()
+                kept = (
+                    rows_K,
+                    ids_K,
+                    grad_log_kept_E[entries_K] * (full_UV[rows_K, ids_K] - log_kept_E[entries_K]).exp_(),
+                )
             probs_UV = full_UV.exp_() if chunk_G.start == chunk_G.stop else full_UV.exp()
             softmax_U = torch.zeros_like(log_z_U[chunk_U]).index_add_(0, rows_E, softmax_E[chunk_E])
             grad_UV = probs_UV.mul_(-softmax_U[:, None])
@@ -190,7 +211,11 @@ class _ChunkedLogprobs(torch.autograd.Function):
             for piece_G in _pieces(chunk_G):
                 entries_G = wanted.set_entries_G[piece_G]
                 rows_G = wanted.rows_E[entries_G] - chunk_U.start
-                within_GV = _within(full_UV, rows_G, wanted.sets_SW[wanted.sets_G[piece_G]]).sub_(log_kept_E[entries_G, None]).exp_()
+                within_GV = (
+                    _within(full_UV, rows_G, wanted.sets_SW[wanted.sets_G[piece_G]])
+                    .sub_(log_kept_E[entries_G, None])
+                    .exp_()
+                )
                 grad_UV.index_add_(0, rows_G, within_GV.mul_(grad_log_kept_E[entries_G, None]))
             grad_UV = transform.backward_(grad_UV.div_(temperatures_U[:, None]), logits_UV).to(weight_VD.dtype)
             if grad_hidden_UD is not None:
@@ -211,7 +236,8 @@ class _ChunkedLogprobs(torch.autograd.Function):
 def _chunk_logits(
     hidden_UD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, transform: Transform, temperatures_U: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(logits, logits over the temperature), at least float32. The same tensor where the transform's backward needs no logits."""
+    """(logits, logits over the temperature), at least float32. The same tensor where the transform's backward needs no
+    logits."""
     logits_UV = transform.apply_(_upcast(nn.functional.linear(hidden_UD, weight_VD, bias_V)))
     if transform.softcap is None:
         return logits_UV, logits_UV.div_(temperatures_U[:, None])
@@ -219,14 +245,19 @@ def _chunk_logits(
 
 
 def _log_sums(values_K: Tensor, places_K: Tensor, count: int) -> Tensor:
-    """The log of the summed exponentials of each place's values, 0 where it has none: [count]. Masses too small for exp are no zero."""
-    most_E = torch.full((count,), -torch.inf, dtype=values_K.dtype, device=values_K.device).scatter_reduce_(0, places_K, values_K, "amax")
+    """The log of the summed exponentials of each place's values, 0 where it has none: [count]. Masses too small for exp
+    are no zero."""
+    most_E = torch.full((count,), -torch.inf, dtype=values_K.dtype, device=values_K.device).scatter_reduce_(
+        0, places_K, values_K, "amax"
+    )
     sums_E = torch.zeros_like(most_E).index_add_(0, places_K, (values_K - most_E[places_K]).exp_())
     return torch.where(sums_E > 0, sums_E.log_() + most_E, 0)
 
 
 def _pieces(chunk: slice) -> list[slice]:
-    return [slice(start, min(start + _SETS_AT_ONCE, chunk.stop)) for start in range(chunk.start, chunk.stop, _SETS_AT_ONCE)]
+    return [
+        slice(start, min(start + _SETS_AT_ONCE, chunk.stop)) for start in range(chunk.start, chunk.stop, _SETS_AT_ONCE)
+    ]
 
 
 def _within(logits_UV: Tensor, rows_G: Tensor, words_GW: Tensor) -> Tensor:

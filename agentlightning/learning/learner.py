@@ -1,7 +1,8 @@
 """Learner: turns a batch into the next version of the weights.
 
-It changes the weights in place, between two requests of the engine that shares them, and holds what that needs: the optimizer's state and, where the
-weights are bfloat16, a float32 master of each. It does not sample, does not know rewards, and neither saves nor loads (checkpoints.py does).
+It changes the weights in place, between two requests of the engine that shares them, and holds what that needs: the
+optimizer's state and, where the weights are bfloat16, a float32 master of each. It does not sample, does not know
+rewards, and neither saves nor loads (checkpoints.py does).
 """
 
 from __future__ import annotations
@@ -20,18 +21,25 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from agentlightning.config import LearnerConfig
 from agentlightning.engines.grammar import Grammars, Words, replay
-from agentlightning.engines.local_threads import Threads
+from agentlightning.engines.local.threads import Threads
 from agentlightning.errors import ConfigError, GrammarError, ModelError, RunFailed
 from agentlightning.learning import losses
 from agentlightning.learning.attention import tree_attention
-from agentlightning.learning.batch import Batch, LearnerStats, Parity, TrainNode
-from agentlightning.learning.forward import check_head, cost_of, gradient_checkpointing, hidden_states, max_tree_depth, why_not_tree
+from agentlightning.learning.forward import (
+    check_head,
+    cost_of,
+    gradient_checkpointing,
+    hidden_states,
+    max_tree_depth,
+    why_not_tree,
+)
 from agentlightning.learning.head import Head, Wanted, chunks_of
 from agentlightning.learning.loss_config import LossConfig
 from agentlightning.learning.memory import PeakMemory, keep_freed_memory
 from agentlightning.learning.packing import Block, Packed, PackedGroup, Trained, pack
+from agentlightning.records.batch import Batch, LearnerStats, Parity, TrainNode
+from agentlightning.settings.fields import LearnerConfig
 
 _log = logging.getLogger(__name__)
 
@@ -47,11 +55,14 @@ class Gradient:
 class Learner:
     """Trains the parameters of ``model`` that require a gradient, in place.
 
-    All methods block and belong to one thread at a time; the caller may be in torch's inference mode. Between steps no parameter requires a gradient, the model is in evaluation mode, and no gradient
-    or activation is held. ``total_steps`` is what the learning-rate schedule runs over; ``seed`` fixes how groups are divided into minibatches;
-    ``threads`` says before each block with how many threads to compute it, None leaves that alone. ``grammars`` replays the grammars that samples followed.
+    All methods block and belong to one thread at a time; the caller may be in torch's inference mode. Between steps no
+    parameter requires a gradient, the model is in evaluation mode, and no gradient or activation is held.
+    ``total_steps`` is what the learning-rate schedule runs over; ``seed`` fixes how groups are divided into
+    minibatches; ``threads`` says before each block with how many threads to compute it, None leaves that alone.
+    ``grammars`` replays the grammars that samples followed.
 
-    Raises ModelError when the model cannot be trained as asked (by name), ConfigError when the settings contradict each other.
+    Raises ModelError when the model cannot be trained as asked (by name), ConfigError when the settings contradict each
+    other.
     """
 
     @torch.inference_mode(False)
@@ -105,10 +116,13 @@ class Learner:
             raise ModelError(f"{name}: no parameter requires a gradient, so there is nothing to train")
         for parameter_name, parameter in zip(self._names, self._parameters, strict=True):
             if parameter.dtype not in (torch.float32, torch.bfloat16, torch.float64):
-                raise ModelError(f"{name}: {parameter_name} is {parameter.dtype}; load the model in float32 or bfloat16 to train it")
+                raise ModelError(
+                    f"{name}: {parameter_name} is {parameter.dtype}; load the model in float32 or bfloat16 to train it"
+                )
             if parameter.is_meta or parameter.device != self.model.device:
                 raise ModelError(
-                    f"{name}: {parameter_name} is on {parameter.device} and the model on {self.model.device}; train on one device"
+                    f"{name}: {parameter_name} is on {parameter.device} and the model on {self.model.device}; train on "
+                    "one device"
                 )
 
     def _choose_layout(self) -> Literal["auto", "tree", "flat"]:
@@ -118,7 +132,9 @@ class Learner:
         if reason is None:
             return self.config.layout
         if self.config.layout == "tree":
-            raise ModelError(f"learner.layout='tree' does not work with {type(self.model).__name__}: {reason}; use layout='flat'")
+            raise ModelError(
+                f"learner.layout='tree' does not work with {type(self.model).__name__}: {reason}; use layout='flat'"
+            )
         _log.warning("%s is trained with layout 'flat': %s", type(self.model).__name__, reason)
         return "flat"
 
@@ -128,8 +144,9 @@ class Learner:
     def step(self, batch: Batch) -> LearnerStats:
         """Trains on a batch: ``epochs`` passes of ``minibatches`` optimizer steps.
 
-        A batch in which nothing is trained takes no optimizer step, nor does one whose weights are all zero. Raises RunFailed when the loss or its
-        gradient is not finite, before any weight changes by it, and when a path is longer than ``max_row_tokens``.
+        A batch in which nothing is trained takes no optimizer step, nor does one whose weights are all zero. Raises
+        RunFailed when the loss or its gradient is not finite, before any weight changes by it, and when a path is
+        longer than ``max_row_tokens``.
         """
         started = time.perf_counter()
         self._adapt()
@@ -167,7 +184,8 @@ class Learner:
             self._drop_gradients()
 
     def release(self) -> None:
-        """Lets go of gradients and gives CUDA's cached memory back. A step lets go of gradients itself; sampling uses the cache that it leaves."""
+        """Lets go of gradients and gives CUDA's cached memory back. A step lets go of gradients itself; sampling uses
+        the cache that it leaves."""
         self._drop_gradients()
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -195,9 +213,13 @@ class Learner:
         assert self._grammars is not None and node.constraint is not None
         constraint = node.constraint
         try:
-            return replay(self._grammars.matcher(constraint.grammar, constraint.stop_token_ids), constraint.before, node.token_ids)
+            return replay(
+                self._grammars.matcher(constraint.grammar, constraint.stop_token_ids), constraint.before, node.token_ids
+            )
         except GrammarError as error:
-            raise RunFailed(f"step {self.steps + 1}: a recorded sample cannot be replayed under its grammar: {error}") from error
+            raise RunFailed(
+                f"step {self.steps + 1}: a recorded sample cannot be replayed under its grammar: {error}"
+            ) from error
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -205,9 +227,12 @@ class Learner:
 
     @contextmanager
     def _training(self) -> Generator[None]:
-        """Parameters require gradients in here. The model stays in evaluation mode: dropout would make the new logprobs another policy's."""
+        """Parameters require gradients in here. The model stays in evaluation mode: dropout would make the new logprobs
+        another policy's."""
         self.model.eval()
-        checkpointing = gradient_checkpointing(self.model) if self.config.gradient_checkpointing else contextlib.nullcontext()
+        checkpointing = (
+            gradient_checkpointing(self.model) if self.config.gradient_checkpointing else contextlib.nullcontext()
+        )
         with torch.enable_grad(), checkpointing:
             for parameter in self._parameters:
                 parameter.requires_grad_(True)
@@ -238,7 +263,8 @@ class Learner:
         norm_value = float(norm)
         if not math.isfinite(norm_value):
             raise RunFailed(
-                f"step {self.steps + 1}: the gradient is not finite (norm {norm_value}) while the loss is {loss:.4g}; the weights were left as they "
+                f"step {self.steps + 1}: the gradient is not finite (norm {norm_value}) while the loss is {loss:.4g}; "
+                "the weights were left as they "
                 "were; a smaller learner.lr or sampling.temperature nearer 1 are the usual cures"
             )
         nn.utils.clip_grads_with_norm_(self._masters, self.config.max_grad_norm, norm)
@@ -259,7 +285,8 @@ class Learner:
     def _accumulate(self, groups: Sequence[PackedGroup], tally: _Tally) -> float:
         """Forward and backward of a minibatch, block by block. Leaves the gradient in the masters and returns the loss.
 
-        What a token counts is settled over the whole minibatch first, so the cut into blocks does not show (invariant 7).
+        What a token counts is settled over the whole minibatch first, so the cut into blocks does not show (invariant
+        7).
         """
         if not groups:
             return 0.0
@@ -277,9 +304,13 @@ class Learner:
                 learns = bool((tally.trained.weights_E[block.entries_E] != 0).any())
                 with tree_attention(self.model, block), torch.set_grad_enabled(learns):
                     logprobs_E, old_E = self._logprobs(block, tally)
-                    loss_E = losses.clipped_policy_loss(logprobs_E, old_E, weights_E, self.loss.clip_low, self.loss.clip_high)
+                    loss_E = losses.clipped_policy_loss(
+                        logprobs_E, old_E, weights_E, self.loss.clip_low, self.loss.clip_high
+                    )
                     if self._recompute:
-                        loss_E = loss_E * losses.truncated_importance(old_E, tally.behaviour_N[entries_E], self.config.importance_cap)
+                        loss_E = loss_E * losses.truncated_importance(
+                            old_E, tally.behaviour_N[entries_E], self.config.importance_cap
+                        )
                     loss = (loss_E * scale_N[entries_E]).sum()
                     if learns:
                         cast("Any", loss).backward()
@@ -289,13 +320,15 @@ class Learner:
         value = float(total)
         if not math.isfinite(value):
             raise RunFailed(
-                f"step {self.steps + 1}: the loss is {value}; the weights were left as they were. Usual causes: weights that a former step made "
+                f"step {self.steps + 1}: the loss is {value}; the weights were left as they were. Usual causes: "
+                "weights that a former step made "
                 "infinite (a smaller learner.lr), or a sampler whose logprobs are not those of this model"
             )
         return value
 
     def _collect(self) -> None:
-        """Adds what backward left in bfloat16 weights to their float32 masters, so that small rows are not rounded away."""
+        """Adds what backward left in bfloat16 weights to their float32 masters, so that small rows are not rounded
+        away."""
         for parameter, master in zip(self._parameters, self._masters, strict=True):
             if parameter is master or parameter.grad is None:
                 continue
@@ -306,7 +339,8 @@ class Learner:
     def _logprobs(self, block: Block, tally: _Tally) -> tuple[Tensor, Tensor]:
         """(new, old) logprobs of a block's entries, renormalised over what was kept; new carries a gradient.
 
-        The first time a token is seen, before the first optimizer step, parity is measured and, with ``recompute``, the new logprob becomes the old one.
+        The first time a token is seen, before the first optimizer step, parity is measured and, with ``recompute``, the
+        new logprob becomes the old one.
         """
         device = self.model.device
         entries_E = block.entries_E.to(device)
@@ -320,7 +354,9 @@ class Learner:
             set_entries_G=block.set_entries_G.to(device),
             sets_G=block.sets_G.to(device),
             sets_SW=tally.sets_SW,
-            chunks=chunks_of(len(block.places_U), block.rows_E, block.kept_entries_K, block.set_entries_G, self.config.head_chunk),
+            chunks=chunks_of(
+                len(block.places_U), block.rows_E, block.kept_entries_K, block.set_entries_G, self.config.head_chunk
+            ),
         )
         full_E, log_kept_E = self._head.logprobs(hidden_ND[block.places_U.to(device)], wanted)
         logprobs_E = full_E - log_kept_E
@@ -350,7 +386,13 @@ class Learner:
         return config.lr * (left if config.schedule == "linear" else 0.5 * (1 - math.cos(math.pi * left)))
 
     def _stats(
-        self, packed: Packed, tally: _Tally, updates: Sequence[tuple[float, float]], lr: float, peak_memory: int, seconds: float
+        self,
+        packed: Packed,
+        tally: _Tally,
+        updates: Sequence[tuple[float, float]],
+        lr: float,
+        peak_memory: int,
+        seconds: float,
     ) -> LearnerStats:
         blocks = [block for group in packed.groups for block in group.blocks]
         trees = sum(group.layout == "tree" for group in packed.groups)
@@ -373,16 +415,25 @@ class Learner:
         )
 
     def state(self) -> dict[str, Any]:
-        """What a resumed learner needs beside the weights: step count, optimizer state, and the masters of bfloat16 weights, by name. Not copied."""
+        """What a resumed learner needs beside the weights: step count, optimizer state, and the masters of bfloat16
+        weights, by name. Not copied."""
         masters = {n: m for n, m, p in zip(self._names, self._masters, self._parameters, strict=True) if m is not p}
-        return {"steps": self.steps, "names": list(self._names), "optimizer": self._optimizer.state_dict(), "masters": masters}
+        return {
+            "steps": self.steps,
+            "names": list(self._names),
+            "optimizer": self._optimizer.state_dict(),
+            "masters": masters,
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what ``state`` gave. The weights themselves are loaded by the caller. Raises ConfigError where it belongs to other parameters."""
+        """Takes over what ``state`` gave. The weights themselves are loaded by the caller. Raises ConfigError where it
+        belongs to other parameters."""
         masters = cast("Mapping[str, Tensor]", state["masters"])
         own = {n: m for n, m, p in zip(self._names, self._masters, self._parameters, strict=True) if m is not p}
         if state["names"] != self._names or masters.keys() != own.keys():
-            raise ConfigError("the checkpoint's training state belongs to a model with other trained parameters or another dtype")
+            raise ConfigError(
+                "the checkpoint's training state belongs to a model with other trained parameters or another dtype"
+            )
         self._optimizer.load_state_dict(cast("dict[str, Any]", state["optimizer"]))
         for name, master in own.items():
             master.copy_(masters[name])
@@ -396,7 +447,9 @@ def _optimizer(parameters: Sequence[Tensor], config: LearnerConfig) -> torch.opt
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]], lr=config.lr, betas=config.betas, eps=config.eps, fused=True
+    )
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -417,7 +470,8 @@ class _Peak:
 
 
 class _Tally:
-    """The trained tokens of a step on the device, and what was measured of them. ``_N`` runs over all trained tokens of the batch."""
+    """The trained tokens of a step on the device, and what was measured of them. ``_N`` runs over all trained tokens of
+    the batch."""
 
     def __init__(self, trained: Trained, device: torch.device, dtype: torch.dtype) -> None:
         self.trained = trained

@@ -1,8 +1,9 @@
 """Packing: from trees of tokens to the rows a model forwards, and the list of the tokens that are trained.
 
-Pure: no model, no device, no loss. A *path* is what a model sees: the tokens from a root to a trained token. The flat layout forwards one row per
-path; the tree layout forwards a trie of the group's paths, in which equal beginnings exist once. Both list each trained token once, so both give the
-same loss and gradient. What no trained token depends on is not forwarded at all.
+Pure: no model, no device, no loss. A *path* is what a model sees: the tokens from a root to a trained token. The flat
+layout forwards one row per path; the tree layout forwards a trie of the group's paths, in which equal beginnings exist
+once. Both list each trained token once, so both give the same loss and gradient. What no trained token depends on is
+not forwarded at all.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from agentlightning.errors import RunFailed
-from agentlightning.learning.batch import Batch, TrainNode, TrainTree
+from agentlightning.records.batch import Batch, TrainNode, TrainTree
 
 Supports = Callable[[TrainNode], "np.ndarray[Any, np.dtype[np.int32]]"]
 """The ids that a node's constraint allowed at each of its tokens, [T, words], 32 ids a word (engines/grammar.py)."""
@@ -29,10 +30,11 @@ MAX_PADDING = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a forward costs, in multiply-adds: ``token`` per token (all matrices it passes), ``pair`` per pair of tokens that attention computes.
+    """What a forward costs, in multiply-adds: ``token`` per token (all matrices it passes), ``pair`` per pair of tokens
+    that attention computes.
 
-    A causal row of T tokens computes T*T/2 pairs. A tree's row computes, for each block of about ``block`` queries, all pairs with the keys that any of
-    them sees; ``block`` None: all T*T, the kernels do not skip what a mask hides.
+    A causal row of T tokens computes T*T/2 pairs. A tree's row computes, for each block of about ``block`` queries, all
+    pairs with the keys that any of them sees; ``block`` None: all T*T, the kernels do not skip what a mask hides.
     """
 
     token: float
@@ -45,13 +47,16 @@ class Cost:
 
     def tree(self, spans: Sequence[Span]) -> float:
         """The cost of a tree's row."""
-        pairs = sum((span.stop - span.start) * (span.stop - span.start + sum(b - a for a, b in span.above)) for span in spans)
+        pairs = sum(
+            (span.stop - span.start) * (span.stop - span.start + sum(b - a for a, b in span.above)) for span in spans
+        )
         return spans[-1].stop * self.token + pairs * self.pair
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a tree's row, ``start..stop - 1``, and the runs of tokens before it that its tokens may see: the path above its first."""
+    """A stretch of a tree's row, ``start..stop - 1``, and the runs of tokens before it that its tokens may see: the
+    path above its first."""
 
     start: int
     stop: int
@@ -62,9 +67,10 @@ class Span:
 class Trained:
     """Every trained token of a batch, once. CPU tensors; ``_E`` runs over the tokens, group by group.
 
-    ``logprobs_E`` is what the sampler recorded under the full softmax at ``temperatures_E``, ``log_kept_E`` the log mass of the kept support (0 where
-    nothing was cut), so that ``logprobs_E - log_kept_E`` is the behaviour's logprob. float64, so that no model's precision is cut. ``sets_SW`` are the
-    different sets of ids that grammars allowed, as bits of int32 words.
+    ``logprobs_E`` is what the sampler recorded under the full softmax at ``temperatures_E``, ``log_kept_E`` the log
+    mass of the kept support (0 where nothing was cut), so that ``logprobs_E - log_kept_E`` is the behaviour's logprob.
+    float64, so that no model's precision is cut. ``sets_SW`` are the different sets of ids that grammars allowed, as
+    bits of int32 words.
     """
 
     targets_E: Tensor
@@ -84,12 +90,15 @@ class Trained:
 class Block:
     """Rows that are forwarded at once, and what the head computes of them.
 
-    ``positions_BT`` is a token's depth on its path. ``ends_T`` is None for causal rows, padded at their ends; else there is one row in depth-first order and the tokens
-    below token s are ``s..ends_T[s] - 1``, which is its whole mask: t sees s where ``s <= t < ends_T[s]``. ``spans`` cut that row for attention.
+    ``positions_BT`` is a token's depth on its path. ``ends_T`` is None for causal rows, padded at their ends; else
+    there is one row in depth-first order and the tokens below token s are ``s..ends_T[s] - 1``, which is its whole
+    mask: t sees s where ``s <= t < ends_T[s]``. ``spans`` cut that row for attention.
 
-    The head computes ``U`` distributions: that of the token at flat place ``places_U`` (row * T + column) at ``temperatures_U``. Entry e of the block
-    is the trained token ``entries_E[e]``, drawn from distribution ``rows_E[e]``; ``rows_E`` ascends. Where its support was cut, the kept ids are those
-    ``kept_ids_K`` whose ``kept_entries_K`` is e; where a grammar alone cut it, e is in ``set_entries_G`` and they are set ``sets_G`` of ``Trained.sets_SW``.
+    The head computes ``U`` distributions: that of the token at flat place ``places_U`` (row * T + column) at
+    ``temperatures_U``. Entry e of the block is the trained token ``entries_E[e]``, drawn from distribution
+    ``rows_E[e]``; ``rows_E`` ascends. Where its support was cut, the kept ids are those ``kept_ids_K`` whose
+    ``kept_entries_K`` is e; where a grammar alone cut it, e is in ``set_entries_G`` and they are set ``sets_G`` of
+    ``Trained.sets_SW``.
     """
 
     token_ids_BT: Tensor
@@ -110,7 +119,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class PackedGroup:
-    """A group's blocks. Its trained tokens are the entries ``start..stop - 1``; ``flat_tokens`` is what the flat layout would have forwarded."""
+    """A group's blocks. Its trained tokens are the entries ``start..stop - 1``; ``flat_tokens`` is what the flat layout
+    would have forwarded."""
 
     blocks: tuple[Block, ...]
     layout: Literal["tree", "flat"]
@@ -138,16 +148,18 @@ def pack(
 ) -> Packed:
     """Packs every group, as ``layout`` says or, for ``auto``, as the counted cost says.
 
-    Groups and their trees are put in the order of their rollout ids first, so that a batch gives the same bits in whatever order its rollouts
-    finished. ``max_tree_depth`` is where the model's own mask would differ from a tree's (a sliding window). ``supports`` is asked once for each node with
-    a constraint and trained tokens.
+    Groups and their trees are put in the order of their rollout ids first, so that a batch gives the same bits in
+    whatever order its rollouts finished. ``max_tree_depth`` is where the model's own mask would differ from a tree's (a
+    sliding window). ``supports`` is asked once for each node with a constraint and trained tokens.
 
-    Raises RunFailed when a path is longer than ``max_row_tokens`` (or, with layout ``tree``, than ``max_tree_depth``), ValueError when a tree breaks the contract of
-    batch.py.
+    Raises RunFailed when a path is longer than ``max_row_tokens`` (or, with layout ``tree``, than ``max_tree_depth``),
+    ValueError when a tree breaks the contract of batch.py.
     """
     table = _Table(supports)
     groups: list[PackedGroup] = []
-    for trees in sorted((sorted(group, key=_rollout) for group in batch.groups), key=lambda group: [_rollout(tree) for tree in group]):
+    for trees in sorted(
+        (sorted(group, key=_rollout) for group in batch.groups), key=lambda group: [_rollout(tree) for tree in group]
+    ):
         start = len(table.targets)
         paths = [path for tree in trees for path in _paths(_Needed(tree, table), max_row_tokens)]
         if not paths:
@@ -155,7 +167,8 @@ def pack(
         depth = max(path.length for path in paths)
         if layout == "tree" and max_tree_depth is not None and depth > max_tree_depth:
             raise RunFailed(
-                f"learner.layout='tree' with a path of {depth} tokens: the model's sliding window of {max_tree_depth} tokens "
+                f"learner.layout='tree' with a path of {depth} tokens: the model's sliding window of {max_tree_depth} "
+                "tokens "
                 "is not part of a tree's mask; use 'auto' or 'flat'"
             )
         flat = layout == "flat" or (max_tree_depth is not None and depth > max_tree_depth)
@@ -163,9 +176,13 @@ def pack(
         tree_rows = [] if flat else [_Tree(row, cost.block) for row in _tree_rows(paths, max_row_tokens)]
         if layout == "auto" and not flat:
             flat_cost = sum(cost.causal(len(rows), rows[0].length) for rows in flat_rows)
-            flat = flat_cost <= sum(cost.causal(1, len(row.ids)) if row.chain else cost.tree(row.spans) for row in tree_rows)
+            flat = flat_cost <= sum(
+                cost.causal(1, len(row.ids)) if row.chain else cost.tree(row.spans) for row in tree_rows
+            )
         done: set[tuple[int, int]] = set()
-        blocks = [_flat_block(rows, done, table) for rows in flat_rows] if flat else [row.block(table) for row in tree_rows]
+        blocks = (
+            [_flat_block(rows, done, table) for rows in flat_rows] if flat else [row.block(table) for row in tree_rows]
+        )
         flat_tokens = sum(path.length for path in paths)
         groups.append(PackedGroup(tuple(blocks), "flat" if flat else "tree", start, len(table.targets), flat_tokens))
     return Packed(tuple(groups), table.done())
@@ -180,7 +197,8 @@ def _rollout(tree: TrainTree) -> str:
 
 @dataclass(slots=True)
 class _Table:
-    """The trained tokens, while they are collected. ``sets`` numbers the different sets of ids, as bytes; ``set_of`` has the number of an entry's."""
+    """The trained tokens, while they are collected. ``sets`` numbers the different sets of ids, as bytes; ``set_of``
+    has the number of an entry's."""
 
     supports: Supports | None
     targets: list[int] = field(default_factory=list[int])
@@ -199,7 +217,8 @@ class _Table:
         if added and node.log_kept is not None and node.kept is None:
             if self.supports is None:
                 raise RunFailed(
-                    f"rollout {tree.rollout_id} was sampled under a grammar, and this learner was made without `grammars` to replay it"
+                    f"rollout {tree.rollout_id} was sampled under a grammar, and this learner was made without "
+                    "`grammars` to replay it"
                 )
             words_TW = self.supports(node)
             for t, entry in added:
@@ -227,7 +246,9 @@ class _Table:
             log_kept_E=torch.tensor(self.log_kept, dtype=torch.float64),
             temperatures_E=torch.tensor(self.temperatures, dtype=torch.float64),
             units_E=torch.tensor(self.units, dtype=torch.long),
-            sets_SW=torch.frombuffer(bytearray(b"".join(self.sets)), dtype=torch.int32).view(len(self.sets), -1) if self.sets else _NO_SETS,
+            sets_SW=torch.frombuffer(bytearray(b"".join(self.sets)), dtype=torch.int32).view(len(self.sets), -1)
+            if self.sets
+            else _NO_SETS,
         )
 
 
@@ -237,8 +258,9 @@ _NO_SETS = torch.empty(0, 0, dtype=torch.int32)
 class _Needed:
     """A tree cut down to what its trained tokens depend on.
 
-    ``keep[n]`` is how many of node n's tokens are inputs, None where neither it nor a node below it is trained. ``entries[n]`` are node n's trained
-    tokens as (place in the node, entry). The last trained token of a path is predicted but never an input.
+    ``keep[n]`` is how many of node n's tokens are inputs, None where neither it nor a node below it is trained.
+    ``entries[n]`` are node n's trained tokens as (place in the node, entry). The last trained token of a path is
+    predicted but never an input.
     """
 
     def __init__(self, tree: TrainTree, table: _Table) -> None:
@@ -250,7 +272,9 @@ class _Needed:
         self.roots: list[int] = []
         for index, node in enumerate(nodes):
             if not -1 <= node.parent < index:
-                raise ValueError(f"rollout {tree.rollout_id}: node {index} names parent {node.parent}, which is not before it")
+                raise ValueError(
+                    f"rollout {tree.rollout_id}: node {index} names parent {node.parent}, which is not before it"
+                )
             before = 0 if node.parent < 0 else self.depth[node.parent] + len(nodes[node.parent].token_ids)
             self.depth.append(before)
             (self.roots if node.parent < 0 else self.children[node.parent]).append(index)
@@ -275,8 +299,12 @@ def _check(tree: TrainTree, index: int, node: TrainNode) -> None:
     if len(node.weights) != count or node.logprobs is None or len(node.logprobs) != count:
         raise ValueError(f"{where} has {count} tokens and not as many weights and logprobs")
     if (node.log_kept is None) != (node.kept is None) and (node.log_kept is None or node.constraint is None):
-        raise ValueError(f"{where} has only one of log_kept and kept: the new logprob cannot be renormalised over the kept tokens")
-    if (node.log_kept is not None and len(node.log_kept) != count) or (node.kept is not None and len(node.kept.offsets) - 1 != count):
+        raise ValueError(
+            f"{where} has only one of log_kept and kept: the new logprob cannot be renormalised over the kept tokens"
+        )
+    if (node.log_kept is not None and len(node.log_kept) != count) or (
+        node.kept is not None and len(node.kept.offsets) - 1 != count
+    ):
         raise ValueError(f"{where} has {count} tokens and not as many log_kept and kept supports")
 
 
@@ -303,7 +331,8 @@ def _paths(needed: _Needed, max_row_tokens: int) -> Iterable[_Path]:
             length = needed.depth[index] + keep
             if length > max_row_tokens:
                 raise RunFailed(
-                    f"rollout {needed.tree.rollout_id}: a path of {length} tokens is longer than learner.max_row_tokens={max_row_tokens}; "
+                    f"rollout {needed.tree.rollout_id}: a path of {length} tokens is longer than "
+                    f"learner.max_row_tokens={max_row_tokens}; "
                     "raise it, or give the agent's conversations a limit"
                 )
             yield _Path(needed, nodes, length)
@@ -373,7 +402,8 @@ def _tokens(path: _Path) -> Iterable[int]:
 
 
 def _tree_rows(paths: Sequence[_Path], cap: int) -> list[_Row]:
-    """Fills rows with paths in order, a new one where the next path would not fit. What two rows share is forwarded in both, and trained in the first."""
+    """Fills rows with paths in order, a new one where the next path would not fit. What two rows share is forwarded in
+    both, and trained in the first."""
     rows = [_Row()]
     done: set[tuple[int, int]] = set()
     for path in paths:
@@ -416,7 +446,11 @@ class _Tree:
             at = place[slot] = free[parent]
             free[parent] += size[slot]
             free[slot] = at + 1
-            self.ids[at], self.ends[at], self.parents[at] = row.ids[slot], at + size[slot], place[parent] if parent >= 0 else -1
+            self.ids[at], self.ends[at], self.parents[at] = (
+                row.ids[slot],
+                at + size[slot],
+                place[parent] if parent >= 0 else -1,
+            )
             self.positions[at] = self.positions[place[parent]] + 1 if parent >= 0 else 0
         self.entries = [(place[slot], entry) for slot, entry in row.entries]
         self.spans = tuple(self._spans(span_tokens or count))
@@ -472,7 +506,9 @@ def _block(
     distributions = sorted({(place, temperature) for place, temperature, _ in wanted})
     row_of = {key: row for row, key in enumerate(distributions)}
     kept_ids, kept_entries = array("i"), array("i")
-    constrained = [(number, table.set_of[entry]) for number, (_, _, entry) in enumerate(wanted) if entry in table.set_of]
+    constrained = [
+        (number, table.set_of[entry]) for number, (_, _, entry) in enumerate(wanted) if entry in table.set_of
+    ]
     for number, (_, _, entry) in enumerate(wanted):
         if (ids := table.kept.get(entry)) is not None:
             kept_ids.extend(ids)

@@ -1,6 +1,8 @@
-"""Check: whether an agent can be imported, called and isolated as asked, found out before anything else is started, and what it takes along.
+"""Check: whether an agent can be imported, called and isolated as asked, found out before anything else is started, and
+what it takes along.
 
-A path under ``process`` isolation is imported in a throwaway process, with an environment like an attempt's, so that nothing of it stays here.
+A path under ``process`` isolation is imported in a throwaway process, with an environment like an attempt's, so that
+nothing of it stays here.
 """
 
 from __future__ import annotations
@@ -9,60 +11,36 @@ import asyncio
 import os
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
 
-from agentlightning.agent import AgentSpec
+from agentlightning.agent.calling import AgentSpec
+from agentlightning.agent.loading import AgentSource
 from agentlightning.errors import ConfigError
-from agentlightning.loading import AgentSource
-from agentlightning.runners.hiding import hide_inherited
-from agentlightning.runners.job import ENDPOINT_VARIABLES, IN_AGENT, Job
+from agentlightning.records.probe import PLACEHOLDER, AgentProbe, ClientFound, CodePlace, Isolation
+from agentlightning.runners.environment import hide_inherited
+from agentlightning.runners.job import ENDPOINT_VARIABLES, IN_AGENT, Assignment
 from agentlightning.runners.process import Launcher, Zygote, end
 from agentlightning.runners.proxies import bypass, proxies_in
 from agentlightning.runners.report import OutputLog
-from agentlightning.runners.scan import ClientFound, find_clients
-from agentlightning.runners.source import CodePlace, caches, fixed_settings
+from agentlightning.runners.scan import find_clients
+from agentlightning.runners.source import caches, fixed_settings
 from agentlightning.types import Json, Mode
-
-Isolation = Literal["thread", "process"]
 
 PROBE_TIMEOUT = 120.0
 """Seconds that importing an agent may take."""
 
-PLACEHOLDER = "http://127.0.0.1:9/a/placeholder"
-"""What stands for an attempt's endpoint while an agent is imported to be checked: nothing listens there."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentProbe:
-    """What is known of an agent before it runs: its ``modes`` and ``parameters``, and what may lead its calls past the endpoint.
-
-    That is: parameters it never reads (``unused``), ``clients`` made at import, ``settings`` in its text
-    (a hard-coded base URL), ``caches`` that may answer instead of a call, and ``proxies``. ``trained_agents`` is what a `LitAgent` sets. ``modules`` are libraries worth loading once for all attempts, ``tainted`` those that must not be.
-    """
-
-    name: str
-    isolation: Isolation
-    modes: frozenset[Mode]
-    parameters: frozenset[str]
-    unused: frozenset[str]
-    needs_template: bool
-    clients: tuple[ClientFound, ...] = ()
-    settings: tuple[CodePlace, ...] = ()
-    caches: tuple[CodePlace, ...] = ()
-    proxies: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
-    tainted: tuple[str, ...] = ()
-    trained_agents: str | None = None
-
 
 def choose_isolation(spec: AgentSpec, wanted: Literal["auto", "thread", "process"]) -> Isolation:
-    """``auto``: process for a path, thread for an object. Raises ConfigError where a process could not import the agent again."""
+    """``auto``: process for a path, thread for an object. Raises ConfigError where a process could not import the agent
+    again."""
     isolation = wanted if wanted != "auto" else "process" if spec.from_path else "thread"
     if isolation == "process" and spec.source is None:
         raise ConfigError(
-            f"agent {spec.name!r} cannot run with isolation='process': it is no top-level name of a file that a process could import "
-            "(a closure, a lambda, a notebook cell). Put it into FILE.py and pass 'FILE.py:name', or use isolation='thread'"
+            f"agent {spec.name!r} cannot run with isolation='process': it is no top-level name of a file that a "
+            "process could import "
+            "(a closure, a lambda, a notebook cell). Put it into FILE.py and pass 'FILE.py:name', or use "
+            "isolation='thread'"
         )
     return isolation
 
@@ -70,7 +48,9 @@ def choose_isolation(spec: AgentSpec, wanted: Literal["auto", "thread", "process
 def refuse_inside_agent() -> None:
     """Raises ConfigError in a process that imports or runs an agent: its script would start a run inside the run."""
     if os.environ.get(IN_AGENT):
-        raise ConfigError("the agent's file starts a run when it is imported: put that under `if __name__ == '__main__':`")
+        raise ConfigError(
+            "the agent's file starts a run when it is imported: put that under `if __name__ == '__main__':`"
+        )
 
 
 async def check_agent(
@@ -80,7 +60,8 @@ async def check_agent(
     extra_env: Mapping[str, str] | None = None,
     keys: Collection[str] = (),
 ) -> AgentProbe:
-    """Imports the agent where it will run, without ``keys`` in its environment, and returns what was found. Raises ConfigError, with the user's traceback as a note, when it cannot be used."""
+    """Imports the agent where it will run, without ``keys`` in its environment, and returns what was found. Raises
+    ConfigError, with the user's traceback as a note, when it cannot be used."""
     refuse_inside_agent()
     env = dict(extra_env or {})
     chosen = choose_isolation(spec, isolation)
@@ -92,7 +73,8 @@ async def check_agent(
         return await _probe(spec.name, spec.source, env, keys)
     if env:
         raise ConfigError(
-            f"extra_env sets {', '.join(sorted(env))}, and isolation='thread' has no environment of its own: use isolation='process'"
+            f"extra_env sets {', '.join(sorted(env))}, and isolation='thread' has no environment of its own: use "
+            "isolation='process'"
         )
     with bypass.over("http://127.0.0.1"):  # for clients that are made when its module is imported
         agent = spec.load()
@@ -103,7 +85,6 @@ async def check_agent(
         isolation=chosen,
         modes=frozenset(agent.methods),
         parameters=agent.parameters,
-        unused=agent.unused,
         needs_template=agent.needs_template,
         clients=tuple(find_clients(modules)),
         settings=tuple(fixed_settings(modules)),
@@ -114,7 +95,8 @@ async def check_agent(
 
 
 def new_launcher(probe: AgentProbe | None = None, keys: Collection[str] = ()) -> Launcher:
-    """What starts processes on this system, without ``keys`` in their environment, and with none to be found in that of this one."""
+    """What starts processes on this system, without ``keys`` in their environment, and with none to be found in that of
+    this one."""
     hide_inherited(keys)
     if sys.platform == "linux":
         return Zygote(probe.modules if probe else (), probe.tainted if probe else (), keys)
@@ -126,7 +108,9 @@ def new_launcher(probe: AgentProbe | None = None, keys: Collection[str] = ()) ->
 async def _probe(name: str, source: AgentSource, env: Mapping[str, str], keys: Collection[str]) -> AgentProbe:
     launcher = new_launcher(keys=keys)
     log = OutputLog()
-    placeholder = Job(None, Mode.DEV, "", "", 1, 0, "", 0, 0, f"{PLACEHOLDER}/v1", PLACEHOLDER, "placeholder", "placeholder").environment()
+    placeholder = Assignment(
+        None, Mode.DEV, "", "", 1, 0, "", 0, 0, f"{PLACEHOLDER}/v1", PLACEHOLDER, "placeholder", "placeholder"
+    ).environment()
     order = {"op": "probe", "id": "probe", "name": name, "source": asdict(source), "env": {**env, **placeholder}}
     try:
         await launcher.start()
@@ -150,7 +134,6 @@ async def _probe(name: str, source: AgentSource, env: Mapping[str, str], keys: C
         isolation="process",
         modes=frozenset(map(Mode, found["modes"])),
         parameters=frozenset(found["parameters"]),
-        unused=frozenset(found["unused"]),
         needs_template=found["needs_template"],
         clients=tuple(ClientFound(**client) for client in found["clients"]),
         settings=tuple(CodePlace(**setting) for setting in found["settings"]),

@@ -1,7 +1,7 @@
 """The child: what happens in a process that an agent runs in, from its first line to the delivery of its result.
 
-It imports the user's module freshly, after the attempt's environment is set. ``probe`` does the same in a throwaway process, to find out whether the
-agent can be imported and called, and what it takes along.
+It imports the user's module freshly, after the attempt's environment is set. ``probe`` does the same in a throwaway
+process, to find out whether the agent can be imported and called, and what it takes along.
 """
 
 from __future__ import annotations
@@ -18,10 +18,20 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from agentlightning.agent import make_agent
+from agentlightning.agent.calling import make_agent
+from agentlightning.agent.loading import AgentSource, import_source, user_traceback
 from agentlightning.errors import ConfigError
-from agentlightning.loading import AgentSource, import_source, user_traceback
-from agentlightning.runners.job import LEFTOVERS, Job, Mark, Ran, execute, failure_of, ran_to_json, seed_everything, settle_environment
+from agentlightning.runners.job import (
+    LEFTOVERS,
+    Assignment,
+    Mark,
+    Ran,
+    execute,
+    failure_of,
+    ran_to_json,
+    seed_everything,
+    settle_environment,
+)
 from agentlightning.runners.proxies import proxies_in
 from agentlightning.runners.scan import EnvironmentReads, find_clients, heavy_modules, user_modules
 from agentlightning.runners.source import caches, fixed_settings
@@ -30,10 +40,11 @@ from agentlightning.types import Failure, Json, Mode, Reason
 
 
 def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
-    """Carries out an order, ``probe``, ``run`` or ``grade``, writes its result as one frame to ``result_fd``, and returns when user code has had its say at exit.
+    """Carries out an order, ``probe``, ``run`` or ``grade``, writes its result as one frame to ``result_fd``, and
+    returns when user code has had its say at exit.
 
-    Before the result come frames of agents that were marked as trainable, so that they are known also where the process is killed. A grader is asked
-    through ``requests_fd`` until that is closed, and has no other result than its answers.
+    Before the result come frames of agents that were marked as trainable, so that they are known also where the process
+    is killed. A grader is asked through ``requests_fd`` until that is closed, and has no other result than its answers.
     """
     streams = _own_streams()
     sys.argv = order.get("argv") or [order["source"]["file"] or order["source"]["module"]]
@@ -55,8 +66,14 @@ def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
 
         serve(source, order["state"], requests_fd[0], lambda answer: send({"told": answer}))
         return
-    job = Job.from_json(order["job"])
-    run(source, order["name"], job, lambda ran: send(ran_to_json(ran)), lambda name: write_all(result_fd, frame({"told": name})))
+    job = Assignment.from_json(order["job"])
+    run(
+        source,
+        order["name"],
+        job,
+        lambda ran: send(ran_to_json(ran)),
+        lambda name: write_all(result_fd, frame({"told": name})),
+    )
     if job.mode is Mode.DEV:
         _let_threads_end(LEFTOVERS)
     try:
@@ -74,14 +91,15 @@ def _flush(*streams: Any) -> None:
 
 
 def _let_threads_end(seconds: float) -> None:
-    """Gives threads that the agent left behind some time: the calls that they make come too late, and so are seen. Else they end with the process."""
+    """Gives threads that the agent left behind some time: the calls that they make come too late, and so are seen. Else
+    they end with the process."""
     until = time.monotonic() + seconds
     for thread in threading.enumerate():
         if thread is not threading.current_thread():
             thread.join(max(0.0, until - time.monotonic()))
 
 
-def run(source: AgentSource, name: str, job: Job, deliver: Callable[[Ran], None], mark: Mark) -> None:
+def run(source: AgentSource, name: str, job: Assignment, deliver: Callable[[Ran], None], mark: Mark) -> None:
     """Imports the agent and calls it. What both draw follows from the rollout's seed."""
     seed_everything(job.seed + job.number)
     try:
@@ -98,7 +116,8 @@ def run(source: AgentSource, name: str, job: Job, deliver: Callable[[Ran], None]
 
 
 def probe(source: AgentSource) -> dict[str, Json]:
-    """Imports the agent and says what was found: ``error`` and ``traceback``, or its modes, parameters, clients, environment reads and modules."""
+    """Imports the agent and says what was found: ``error`` and ``traceback``, or its modes, parameters, clients,
+    environment reads and modules."""
     before = set(sys.modules)
     with EnvironmentReads(source) as reads:
         try:
@@ -113,7 +132,6 @@ def probe(source: AgentSource) -> dict[str, Json]:
     return {
         "modes": [str(mode) for mode in agent.methods],
         "parameters": sorted(agent.parameters),
-        "unused": sorted(agent.unused),
         "needs_template": agent.needs_template,
         "trained_agents": agent.trained_agents,
         "clients": [client.to_json() for client in find_clients(modules)],
@@ -130,7 +148,9 @@ def _own_streams() -> tuple[io.TextIOWrapper, ...]:
     streams: list[io.TextIOWrapper] = []
     for fd, name in ((1, "stdout"), (2, "stderr")):
         raw = io.FileIO(fd, "w", closefd=False)
-        stream = io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", "replace", line_buffering=True, write_through=fd == 2)
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(raw), "utf-8", "replace", line_buffering=True, write_through=fd == 2
+        )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
         streams.append(stream)

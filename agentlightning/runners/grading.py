@@ -27,9 +27,9 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal, cast
 
+from agentlightning.agent.loading import AgentSource, describe, find_source, import_source, parsed, user_traceback
+from agentlightning.agent.rewards import check_reward
 from agentlightning.errors import ConfigError, RewardError
-from agentlightning.loading import AgentSource, describe, find_source, import_source, parsed, user_traceback
-from agentlightning.rewards import check_reward
 from agentlightning.runners.job import ENDPOINT_VARIABLES, KEPT_BACK, needs_main_thread, seed_everything
 from agentlightning.runners.process import Child, Launcher, Requests, exit_failure
 from agentlightning.runners.report import OutputLog
@@ -95,7 +95,8 @@ def count_arguments(grader: Grader) -> int:
             signature.bind(*range(count))
             return count
     raise ConfigError(
-        f"grader {getattr(grader, '__name__', grader)!r} takes {signature}: it is called with (task, output, attempt) or (task, output)"
+        f"grader {getattr(grader, '__name__', grader)!r} takes {signature}: it is called with (task, output, attempt) "
+        "or (task, output)"
     )
 
 
@@ -118,7 +119,10 @@ def why_no_process(grader: Grader, source: AgentSource | None) -> str:
         and Path(script).resolve() == Path(source.file)
         and not _is_guarded(Path(source.file))
     ):
-        return f"{Path(source.file).name} would start its run again where it is imported: put that under `if __name__ == '__main__':`"
+        return (
+            f"{Path(source.file).name} would start its run again where it is imported: put that under `if __name__ "
+            "== '__main__':`"
+        )
     return ""
 
 
@@ -126,7 +130,8 @@ def _is_guarded(script: Path) -> bool:
     """Whether a script does its work under ``if __name__ == "__main__":``."""
     tree = parsed(script.read_bytes())
     return any(
-        isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) and "__main__" in ast.unparse(node.test) for node in tree.body
+        isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) and "__main__" in ast.unparse(node.test)
+        for node in tree.body
     )
 
 
@@ -139,7 +144,9 @@ def plain_state(grader: Grader) -> dict[str, str]:
         owner, function = grader, inspect.getattr_static(type(grader), "__call__", None)
     values = dict(_read_by(function, set())) if isinstance(function, FunctionType) else {}
     if owner is not None and not isinstance(owner, ModuleType):
-        values.update({f"self.{name}": value for name, value in vars(owner).items()} if hasattr(owner, "__dict__") else {})
+        values.update(
+            {f"self.{name}": value for name, value in vars(owner).items()} if hasattr(owner, "__dict__") else {}
+        )
     prints = {name: _print(value) for name, value in values.items()}
     return {name: text for name, text in prints.items() if text is not None}
 
@@ -174,14 +181,16 @@ def _print(value: object) -> str | None:
 
 
 def _plain_text(value: object, count: Iterator[int]) -> str:
-    """Raises TypeError for what is not plain. Of a very large value the first items and the number of each container's."""
+    """Raises TypeError for what is not plain. Of a very large value the first items and the number of each
+    container's."""
     if value is None or type(value) in (bool, int, float, str, bytes):
         return repr(value)
     if isinstance(value, Namespace) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
         value = dict(vars(value)) if hasattr(value, "__dict__") else repr(value)
     if isinstance(value, dict):
         items = cast("dict[object, object]", value).items()
-        return f"{len(items)}{{{','.join(f'{_plain_text(k, count)}:{_plain_text(v, count)}' for k, v in items if next(count) < 100_000)}}}"
+        pairs = [f"{_plain_text(k, count)}:{_plain_text(v, count)}" for k, v in items if next(count) < 100_000]
+        return f"{len(items)}{{{','.join(pairs)}}}"
     if isinstance(value, list | tuple):
         members = cast("list[object]", value)
         return f"{len(members)}[{','.join(_plain_text(item, count) for item in members if next(count) < 100_000)}]"
@@ -206,14 +215,18 @@ def serve(source: AgentSource, state: Mapping[str, str], requests_fd: int, answe
     if differing:
         answer(
             {
-                "cannot": f"it reads {', '.join(sorted(differing))}, which a process that imports {source.given!r} does not have as this one does"
+                "cannot": f"it reads {', '.join(sorted(differing))}, which a process that imports {source.given!r} "
+                "does not have as this one does"
             }
         )
         return
     answer({"ready": True, "heavy": "torch" in sys.modules})
     with asyncio.Runner() as runner:
         while (request := read_frame(requests_fd)) is not None:
-            sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # an earlier output's grading may have put something else there
+            sys.stdout, sys.stderr = (
+                sys.__stdout__,
+                sys.__stderr__,
+            )  # an earlier output's grading may have put something else there
             seed_everything(request["seed"])
             arguments = (request["task"], request["output"], _attempt(request["attempt"]))[: request["count"]]
             value = grade(grader, arguments, runner.run).value
@@ -250,7 +263,9 @@ class _Worker:
         if said is None:
             code = self._child.exited.result() if self._child.exited.done() else None
             self.kill()
-            raise ConfigError(f"importing it {'took too long' if code is None else f'ended a process with exit code {code}'}")
+            raise ConfigError(
+                f"importing it {'took too long' if code is None else f'ended a process with exit code {code}'}"
+            )
         return said
 
     async def ask(self, request: Json, log: OutputLog, deadline: float, stop: asyncio.Event) -> Json:
@@ -267,7 +282,9 @@ class _Worker:
         self._answer = asyncio.get_running_loop().create_future()
         stopped = asyncio.ensure_future(stop.wait())
         try:
-            await asyncio.wait({self._answer, self._child.exited, stopped}, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {self._answer, self._child.exited, stopped}, timeout=deadline, return_when=asyncio.FIRST_COMPLETED
+            )
             self._child.drain()
             return self._answer.result() if self._answer.done() and not stop.is_set() else None
         finally:
@@ -301,7 +318,9 @@ class Graders:
     Raises ConfigError, here or in ``start``, for what cannot work.
     """
 
-    def __init__(self, grader: Grader, wanted: Literal["auto", "process", "thread"], limit: int, keys: Collection[str]) -> None:
+    def __init__(
+        self, grader: Grader, wanted: Literal["auto", "process", "thread"], limit: int, keys: Collection[str]
+    ) -> None:
         self._grader = grader
         self._count = count_arguments(grader)
         self._limit = min(limit, MOST)

@@ -1,6 +1,8 @@
-"""Job: one attempt as the code that calls the agent sees it, and what came of the call. Both travel as JSON to and from processes.
+"""Assignment: one attempt as the code that calls the agent sees it, and what came of the call. Both travel as JSON to
+and from processes.
 
-This is shared by threads and processes, so that an agent behaves alike in both. It knows no store, no gateway and no deadline.
+This is shared by threads and processes, so that an agent behaves alike in both. It knows no store, no gateway and no
+deadline.
 """
 
 from __future__ import annotations
@@ -20,20 +22,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
-from agentlightning.agent import Agent, AttemptView, Handed, RolloutView
+from agentlightning.agent.calling import Agent, AttemptView, Handed, RolloutView
+from agentlightning.agent.loading import describe, user_traceback, where
+from agentlightning.agent.resources import LLM, MAIN, SHORTEST_KEY, ExternalLLM, NamedResources, ProxyLLM
+from agentlightning.agent.rewards import check_reward, is_number, why_not
 from agentlightning.errors import ConfigError, RewardError
-from agentlightning.json_values import is_json
-from agentlightning.loading import describe, user_traceback, where
-from agentlightning.resources import LLM, MAIN, SHORTEST_KEY, ExternalLLM, NamedResources, ProxyLLM
-from agentlightning.rewards import check_reward, is_number, why_not
+from agentlightning.records.json_values import is_json
 from agentlightning.runners.proxies import without_proxy
 from agentlightning.types import Attempt, Failure, Json, Mode, Reason, Rollout
 
 IN_AGENT = "AGENTLIGHTNING_IN_AGENT"
-"""Set in every process that imports or runs user code for a run, so that a script without a __main__ guard does not start a second one."""
+"""Set in every process that imports or runs user code for a run, so that a script without a __main__ guard does not
+start a second one."""
 
 LEFTOVERS = 1.0
-"""Seconds that tasks and threads, which an agent left behind, get under ``dev`` after its result, so that the calls they make are seen to be late."""
+"""Seconds that tasks and threads, which an agent left behind, get under ``dev`` after its result, so that the calls
+they make are seen to be late."""
 
 Mark = Callable[[str], None]
 """Is told the name of an agent that an attempt marks as trainable."""
@@ -45,7 +49,7 @@ _NOT_TRAINED_YET = ("Triplet", "Span", "ReadableSpan")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Assignment:
     """One attempt: the task, the endpoint that is good for it, the resources, and who it is."""
 
     task: Json
@@ -65,9 +69,11 @@ class Job:
     resources: NamedResources = field(default_factory=NamedResources)
 
     @classmethod
-    def of(cls, rollout: Rollout, attempt: Attempt, endpoint: Any, sampling: Mapping[str, Json], resources: NamedResources) -> Job:
-        """From what the store and the gateway gave. ``endpoint`` is the gateway's AgentEndpoint. Of the resources it keeps what is recorded of them, so that
-        no key and no endpoint of an external model comes near the agent."""
+    def of(
+        cls, rollout: Rollout, attempt: Attempt, endpoint: Any, sampling: Mapping[str, Json], resources: NamedResources
+    ) -> Assignment:
+        """From what the store and the gateway gave. ``endpoint`` is the gateway's AgentEndpoint. Of the resources it
+        keeps what is recorded of them, so that no key and no endpoint of an external model comes near the agent."""
         return cls(
             task=rollout.task,
             mode=rollout.mode,
@@ -91,14 +97,14 @@ class Job:
         return {**record, "mode": str(self.mode), "resources": self.resources.to_json()}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Json]) -> Job:
+    def from_json(cls, value: Mapping[str, Json]) -> Assignment:
         record: dict[str, Any] = {name: value[name] for name in cls.__slots__}
         record.update(mode=Mode(value["mode"]), resources=NamedResources.from_json(value["resources"]))
         return cls(**record)
 
     def handed(self, declared: LLM | None = None, mark: Mark | None = None) -> Handed:
-        """What the agent can be handed. ``declared`` is what ``@rollout(model=...)`` named; all models get the attempt's endpoint. ``mark`` is told the
-        agents that it marks as trainable."""
+        """What the agent can be handed. ``declared`` is what ``@rollout(model=...)`` named; all models get the
+        attempt's endpoint. ``mark`` is told the agents that it marks as trainable."""
 
         def proxy(model: str, parameters: Mapping[str, Json]) -> ProxyLLM:
             return ProxyLLM(
@@ -116,10 +122,14 @@ class Job:
 
         external = {name: llm for name, llm in self.resources.llms() if isinstance(llm, ExternalLLM)}
         trained = {name: own(llm) for name, llm in self.resources.llms() if name not in external}
-        resources = NamedResources(copy.deepcopy({name: value for name, value in self.resources.items() if not isinstance(value, LLM)}))
+        resources = NamedResources(
+            copy.deepcopy({name: value for name, value in self.resources.items() if not isinstance(value, LLM)})
+        )
         resources.update(trained)
         resources.update({name: proxy(name, llm.sampling_parameters) for name, llm in external.items()})
-        llm = own(declared) if declared is not None or not trained else trained.get(MAIN) or next(iter(trained.values()))
+        llm = (
+            own(declared) if declared is not None or not trained else trained.get(MAIN) or next(iter(trained.values()))
+        )
         resources.setdefault(MAIN, llm)
         task = copy.deepcopy(self.task)  # an agent may change its task; a grader must not see that
         view = RolloutView(
@@ -151,8 +161,8 @@ class Job:
         }
 
 
-ENDPOINT_VARIABLES = frozenset(Job(None, Mode.DEV, "", "", 1, 0, "", 0, 0, "", "", "", "").environment())
-"""The variables of ``Job.environment``, which nobody else may set."""
+ENDPOINT_VARIABLES = frozenset(Assignment(None, Mode.DEV, "", "", 1, 0, "", 0, 0, "", "", "", "").environment())
+"""The variables of ``Assignment.environment``, which nobody else may set."""
 
 
 KEPT_BACK = "kept-by-agentlightning"
@@ -160,7 +170,8 @@ KEPT_BACK = "kept-by-agentlightning"
 
 
 def inherited_environment(keys: Collection[str] = ()) -> dict[str, str]:
-    """What an agent's process gets of this one's environment: not the endpoint's variables, which are the attempt's own, and no ``keys``."""
+    """What an agent's process gets of this one's environment: not the endpoint's variables, which are the attempt's
+    own, and no ``keys``."""
     secret = [key for key in keys if len(key) >= SHORTEST_KEY]
     values = {name: value for name, value in os.environ.items() if name not in ENDPOINT_VARIABLES}
     values.update({name: KEPT_BACK for name, value in values.items() if any(key in value for key in secret)})
@@ -182,9 +193,11 @@ def settle_environment(values: Mapping[str, str]) -> None:
     os.environ[IN_AGENT] = "1"
     # Not the user's to think of: this library would send the agent's conversations to an outside address.
     os.environ.setdefault("OPENAI_AGENTS_DISABLE_TRACING", "1")
-    # The Claude agent SDK would also have the model name each session: a call that is nobody's work, and would be trained.
+    # The Claude agent SDK would also have the model name each session: a call that is nobody's work, and would be
+    # trained.
     os.environ.setdefault("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
-    # LangChain gives a stream up that says nothing for two minutes, heartbeats or not: how long to wait is the attempt's deadline's business.
+    # LangChain gives a stream up that says nothing for two minutes, heartbeats or not: how long to wait is the
+    # attempt's deadline's business.
     os.environ.setdefault("LANGCHAIN_OPENAI_STREAM_CHUNK_TIMEOUT_S", "0")
     os.environ.update(without_proxy([values.get("AGENTLIGHTNING_ENDPOINT", "")], os.environ))
 
@@ -220,7 +233,7 @@ def ran_from_json(value: Mapping[str, Json]) -> Ran:
 
 def execute(
     agent: Agent,
-    job: Job,
+    job: Assignment,
     deliver: Callable[[Ran], None],
     mark: Mark,
     wait_for: Callable[[Awaitable[Any]], Any] | None = None,
@@ -281,11 +294,15 @@ class _Marks:
     def add(self, name: str) -> None:
         if os.getpid() != self._process:
             raise ConfigError(
-                f"mark_agent_as_trainable({name!r}) was called in a process that the agent forked: call it in the agent's own"
+                f"mark_agent_as_trainable({name!r}) was called in a process that the agent forked: call it in the "
+                "agent's own"
             )
         with self._lock:
             if not self._open:
-                raise ConfigError(f"mark_agent_as_trainable({name!r}) came after its attempt had ended: call it before the agent returns")
+                raise ConfigError(
+                    f"mark_agent_as_trainable({name!r}) came after its attempt had ended: call it before the agent "
+                    "returns"
+                )
             if name not in self._known:
                 self._known.add(name)
                 self._mark(name)
@@ -296,7 +313,8 @@ class _Marks:
 
 
 def returned(value: object) -> Ran:
-    """What a returned value means: a number is the reward, None is nothing, anything else is the output. A bad number is a failure."""
+    """What a returned value means: a number is the reward, None is nothing, anything else is the output. A bad number
+    is a failure."""
     if value is None:
         return Returned()
     if is_number(value):
@@ -310,7 +328,9 @@ def returned(value: object) -> Ran:
         if type(item).__name__ in _NOT_TRAINED_YET:
             kind = type(item).__name__
             return Failure(
-                Reason.BAD_REWARD, f"the agent returned a list of {kind}, which this version does not train: return the reward as a number"
+                Reason.BAD_REWARD,
+                f"the agent returned a list of {kind}, which this version does not train: return the reward as a "
+                "number",
             )
     if isinstance(value, list) and not items:
         return Returned(output=[])
@@ -319,8 +339,9 @@ def returned(value: object) -> Ran:
 
 
 def as_json(value: object) -> Json:
-    """A value as it is recorded. Tuples, dataclasses and pydantic models become JSON, halves of surrogate pairs are escaped; what is no JSON at all, or more than
-    the record takes (see `is_json`), becomes ``{"repr", "type", "note"}``."""
+    """A value as it is recorded. Tuples, dataclasses and pydantic models become JSON, halves of surrogate pairs are
+    escaped; what is no JSON at all, or more than the record takes (see `is_json`), becomes ``{"repr", "type",
+    "note"}``."""
     try:
         plain = _plain(value)
         if is_json(plain):
@@ -334,15 +355,26 @@ def as_json(value: object) -> Json:
             }
         text = _text(repr(value))
     except Exception as error:  # noqa: BLE001  # user classes may fail in any way when they are read
-        return {"repr": f"({describe(error)})", "type": type(value).__qualname__, "note": "not JSON, and cannot be shown"}
-    return {"repr": text if len(text) <= 10_000 else text[:10_000] + "...", "type": type(value).__qualname__, "note": "not JSON"}
+        return {
+            "repr": f"({describe(error)})",
+            "type": type(value).__qualname__,
+            "note": "not JSON, and cannot be shown",
+        }
+    return {
+        "repr": text if len(text) <= 10_000 else text[:10_000] + "...",
+        "type": type(value).__qualname__,
+        "note": "not JSON",
+    }
 
 
 def _plain(value: object) -> object:
     if isinstance(value, tuple | list):
         return [_plain(item) for item in cast("list[object]", value)]
     if isinstance(value, dict):
-        return {_text(key) if isinstance(key, str) else key: _plain(item) for key, item in cast("dict[object, object]", value).items()}
+        return {
+            _text(key) if isinstance(key, str) else key: _plain(item)
+            for key, item in cast("dict[object, object]", value).items()
+        }
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, float):
@@ -359,7 +391,8 @@ def _text(value: str) -> str:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What an exception that came out of the agent means. Never raises: a user's exception may fail in all that is read of it."""
+    """What an exception that came out of the agent means. Never raises: a user's exception may fail in all that is read
+    of it."""
     try:
         return _failure_of(error)
     except BaseException as second:  # noqa: BLE001
@@ -382,7 +415,8 @@ def _failure_of(error: BaseException) -> Failure:
 
 
 def needs_main_thread(error: BaseException) -> bool:
-    """Whether code failed because it uses signals, which Python allows in the main thread alone. Libraries put words of their own around it."""
+    """Whether code failed because it uses signals, which Python allows in the main thread alone. Libraries put words of
+    their own around it."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and not any(cause is each for each in seen):  # users' exceptions may be each other's cause
@@ -394,7 +428,8 @@ def needs_main_thread(error: BaseException) -> bool:
 
 
 def seed_everything(seed: int) -> None:
-    """Seeds what an agent may draw from: ``random``, and numpy and torch where its process has already imported them."""
+    """Seeds what an agent may draw from: ``random``, and numpy and torch where its process has already imported
+    them."""
     import random
 
     random.seed(seed)

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
-from agentlightning.loading import is_foreign
+from agentlightning.agent.loading import is_foreign
 from agentlightning.runners.report import OutputLog
 
 BLOCKS = 0.1
@@ -102,7 +102,9 @@ class _Loop(asyncio.SelectorEventLoop):
         return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame is not None else ""
 
 
-def _make_task(loop: AbstractEventLoop, coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any) -> Task[Any]:
+def _make_task(
+    loop: AbstractEventLoop, coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any
+) -> Task[Any]:
     """Notes whose a task is: the agents' it was made for, and the attempt's whose log its troubles go to."""
     task: Task[Any] = Task(coroutine, loop=loop, **options)  # pyright: ignore[reportArgumentType]
     context: Context = options.get("context") or contextvars.copy_context()
@@ -121,7 +123,9 @@ def _to_the_log(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
     if log is not None:
         error = context.get("exception")
         log.write(
-            f"{context.get('message')}{f': {type(error).__name__}: {error}' if error is not None else ''}\n".encode("utf-8", "replace")
+            f"{context.get('message')}{f': {type(error).__name__}: {error}' if error is not None else ''}\n".encode(
+                "utf-8", "replace"
+            )
         )
 
 
@@ -135,9 +139,9 @@ class _Quiet(logging.Filter):
             log.write(f"{record.getMessage()}\n".encode("utf-8", "replace"))
             return False
         error = record.exc_info[1] if record.exc_info else None
-        return not (isinstance(error, RuntimeError) and "Event loop is closed" in str(error)) and not record.getMessage().startswith(
-            "Unclosed "
-        )
+        return not (
+            isinstance(error, RuntimeError) and "Event loop is closed" in str(error)
+        ) and not record.getMessage().startswith("Unclosed ")
 
 
 _quiet = _Quiet()

@@ -1,7 +1,8 @@
-"""RunnerPool: leases rollouts from the store, runs the agent on each, and reports what came of it. Every attempt ends: by itself, at its deadline, or killed.
+"""RunnerPool: leases rollouts from the store, runs the agent on each, and reports what came of it. Every attempt ends:
+by itself, at its deadline, or killed.
 
-It runs on the main loop and holds no agent code there. What an attempt's outcome means is decided in report.py; how agents are run, in thread.py and
-process.py.
+It runs on the main loop and holds no agent code there. What an attempt's outcome means is decided in report.py; how
+agents are run, in thread.py and process.py.
 """
 
 from __future__ import annotations
@@ -17,21 +18,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from agentlightning.agent import NO_TEMPLATE, AgentSpec
-from agentlightning.config import EvaluationConfig, RunnerConfig, SamplingConfig
+from agentlightning.agent.calling import NO_TEMPLATE, AgentSpec
+from agentlightning.agent.loading import describe, user_traceback
+from agentlightning.agent.resources import NamedResources
 from agentlightning.errors import AgentLightningError, ConfigError, LeaseLost, RunFailed, StoreError
-from agentlightning.loading import describe, user_traceback
-from agentlightning.resources import NamedResources
-from agentlightning.runners.check import AgentProbe, check_agent, new_launcher, refuse_inside_agent
+from agentlightning.records.attempts import AttemptReport
+from agentlightning.records.probe import AgentProbe
+from agentlightning.runners.check import check_agent, new_launcher, refuse_inside_agent
 from agentlightning.runners.grading import Grader, Graders
-from agentlightning.runners.job import Job, Mark, Ran, Returned
+from agentlightning.runners.job import Assignment, Mark, Ran, Returned
 from agentlightning.runners.process import ProcessIsolation
-from agentlightning.runners.report import AttemptReport, OutputLog, needs_grader, resolve
+from agentlightning.runners.report import OutputLog, needs_grader, resolve
 from agentlightning.runners.thread import ThreadIsolation
+from agentlightning.settings.fields import EvaluationConfig, RunnerConfig, SamplingConfig
 from agentlightning.types import Attempt, AttemptResult, Failure, Json, Mode, Reason, Rollout
 
 if TYPE_CHECKING:
-    from agentlightning.gateway import AttemptUsage, Gateway
+    from agentlightning.gateway import Gateway
+    from agentlightning.records.usage import AttemptUsage
     from agentlightning.store.base import Store
 
 POLL = 0.05
@@ -48,7 +52,9 @@ class Isolation(Protocol):
     @property
     def abandoned(self) -> int: ...
     async def start(self) -> None: ...
-    async def run(self, job: Job, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event) -> Ran | None: ...
+    async def run(
+        self, job: Assignment, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event
+    ) -> Ran | None: ...
     async def settle(self) -> None: ...
     async def close(self) -> None: ...
 
@@ -64,9 +70,10 @@ class _Held:
 class RunnerPool:
     """Runs up to ``config.n_runners`` attempts at once.
 
-    ``grader(task, output, attempt)``, plain or async, scores what returns no number. ``resources`` are the user's, with their API keys; versions in the
-    store are laid over them. Logs go to ``folder/logs``. ``probe`` is what ``check_agent`` found, where that was called before. ``on_attempt`` is
-    called with each AttemptReport, on the loop of ``start``.
+    ``grader(task, output, attempt)``, plain or async, scores what returns no number. ``resources`` are the user's, with
+    their API keys; versions in the store are laid over them. Logs go to ``folder/logs``. ``probe`` is what
+    ``check_agent`` found, where that was called before. ``on_attempt`` is called with each AttemptReport, on the loop
+    of ``start``.
 
     Raises ConfigError, here or in ``start``, for what cannot work.
     """
@@ -116,13 +123,18 @@ class RunnerPool:
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Checks the agent, starts what runs it, and begins to lease. Raises ConfigError when the agent cannot be used."""
-        self.probe = probe = self.probe or await check_agent(self._spec, self._config.isolation, extra_env=self._extra_env, keys=self._keys)
+        """Checks the agent, starts what runs it, and begins to lease. Raises ConfigError when the agent cannot be
+        used."""
+        self.probe = probe = self.probe or await check_agent(
+            self._spec, self._config.isolation, extra_env=self._extra_env, keys=self._keys
+        )
         if probe.needs_template and (await self._latest_resources()).prompt_template() is None:
             raise ConfigError(f"agent {self._spec.name!r}: {NO_TEMPLATE}")
         if probe.isolation == "process":
             assert self._spec.source is not None
-            self._isolation = ProcessIsolation(self._spec.source, self._spec.name, self._extra_env, new_launcher(probe, self._keys))
+            self._isolation = ProcessIsolation(
+                self._spec.source, self._spec.name, self._extra_env, new_launcher(probe, self._keys)
+            )
         else:
             self._isolation = ThreadIsolation(self._spec.load(), self._gateway.url)
         await self._isolation.start()
@@ -137,7 +149,8 @@ class RunnerPool:
         self._expiring = asyncio.create_task(self._guard(self._expire_loop))
 
     async def close(self) -> None:
-        """Ends what runs: kills or abandons it, revokes its keys, and queues its rollouts again, so that a resumed run runs them anew."""
+        """Ends what runs: kills or abandons it, revokes its keys, and queues its rollouts again, so that a resumed run
+        runs them anew."""
         self._closing = True
         self._wake.set()
         if self._expiring is not None:
@@ -154,9 +167,11 @@ class RunnerPool:
             self._isolation = None
 
     def serve(self, mode: Mode, step: int) -> None:
-        """Leases rollouts of this mode and step alone from now on, and looks for them at once. Before the first call whatever is queued is leased.
+        """Leases rollouts of this mode and step alone from now on, and looks for them at once. Before the first call
+        whatever is queued is leased.
 
-        A resumed run finds rollouts of a later step queued while it still makes earlier steps again: run now, they would be sampled from the wrong weights.
+        A resumed run finds rollouts of a later step queued while it still makes earlier steps again: run now, they
+        would be sampled from the wrong weights.
         """
         self._scope = (mode, step)
         self._wake.set()
@@ -179,7 +194,9 @@ class RunnerPool:
         """Raises what stopped the pool, if something has. Nothing would ever be run again."""
         if self._error is not None:
             raise (
-                self._error if isinstance(self._error, AgentLightningError) else RunFailed(f"the runner failed: {describe(self._error)}")
+                self._error
+                if isinstance(self._error, AgentLightningError)
+                else RunFailed(f"the runner failed: {describe(self._error)}")
             ) from self._error
 
     # ------------------------------------------------------------------ leases
@@ -247,8 +264,10 @@ class RunnerPool:
         marked: list[str] = []
         endpoint = await self._gateway.open(rollout, attempt, sampling=sampling, resources=resources.to_json())
         try:
-            job = Job.of(rollout, attempt, endpoint, _handed_sampling(sampling), resources)
-            ran = await _own_fault(self._isolation.run(job, log, marked.append, deadline=self._config.deadline, stop=stop))
+            job = Assignment.of(rollout, attempt, endpoint, _handed_sampling(sampling), resources)
+            ran = await _own_fault(
+                self._isolation.run(job, log, marked.append, deadline=self._config.deadline, stop=stop)
+            )
         finally:
             usage = await self._gateway.end(attempt.id)
         if ran is None:
@@ -263,13 +282,20 @@ class RunnerPool:
             return
         emitted = [reward for reward in await self._store.rewards(rollout.id) if reward.attempt_id == attempt.id]
         result = resolve(
-            rollout, attempt, ran, usage, emitted=emitted, graded=graded, failure_reward=self._config.failure_reward, marked=marked,
+            rollout, attempt, ran, usage, emitted=emitted, graded=graded, failure_reward=self._config.failure_reward,
+            marked=marked,
             now=time.time(),
         )  # fmt: skip
         await self._report(rollout, attempt, result, usage, log.text(), time.monotonic() - began)
 
     async def _report(
-        self, rollout: Rollout, attempt: Attempt, result: AttemptResult, usage: AttemptUsage, stdout: str, seconds: float
+        self,
+        rollout: Rollout,
+        attempt: Attempt,
+        result: AttemptResult,
+        usage: AttemptUsage,
+        stdout: str,
+        seconds: float,
     ) -> None:
         retried = result.failure is not None and attempt.number < self._config.max_attempts
         try:
@@ -286,15 +312,22 @@ class RunnerPool:
                 await reported
 
     async def _stopped(self, attempt: Attempt, marked: Sequence[str]) -> None:
-        """An attempt that was stopped from outside reports nothing; when the pool closes, its rollout goes back to the queue."""
+        """An attempt that was stopped from outside reports nothing; when the pool closes, its rollout goes back to the
+        queue."""
         if self._closing:
             with suppress(LeaseLost):
-                await self._store.retry(attempt.id, Failure(Reason.CANCELLED, "the run was closed while it was running"), marked=marked)
+                await self._store.retry(
+                    attempt.id, Failure(Reason.CANCELLED, "the run was closed while it was running"), marked=marked
+                )
 
     async def _resources_of(self, rollout: Rollout) -> NamedResources:
         version = rollout.resources_version
         if version not in self._resources:
-            recorded = NamedResources.from_json(await self._store.get_resources(self._run_id, version)) if version > 0 else NamedResources()
+            recorded = (
+                NamedResources.from_json(await self._store.get_resources(self._run_id, version))
+                if version > 0
+                else NamedResources()
+            )
             self._resources[version] = self._given.merged(recorded)
         return self._resources[version]
 
@@ -314,7 +347,8 @@ class RunnerPool:
 async def _own_fault(running: Awaitable[T]) -> T | Failure:
     """What came of an attempt, or its failure where it could not even be run: one attempt's fault is never the run's.
 
-    What the run itself cannot do without (the record, the endpoint, the process that starts agents) says so by an error of its own, which ends the run.
+    What the run itself cannot do without (the record, the endpoint, the process that starts agents) says so by an error
+    of its own, which ends the run.
     """
     try:
         return await running

@@ -1,7 +1,9 @@
-"""Processes: runs each attempt in a process of its own, with its own environment, that can be killed with all it started.
+"""Processes: runs each attempt in a process of its own, with its own environment, that can be killed with all it
+started.
 
-This is the runner's side: it starts the zygote, orders a fork per attempt, reads what comes back, and kills at the deadline. On anything but Linux, and
-where a library must not be loaded ahead, `spawn` starts a fresh interpreter per attempt instead. The process that holds torch is never forked.
+This is the runner's side: it starts the zygote, orders a fork per attempt, reads what comes back, and kills at the
+deadline. On anything but Linux, and where a library must not be loaded ahead, `spawn` starts a fresh interpreter per
+attempt instead. The process that holds torch is never forked.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from agentlightning.agent.loading import AgentSource
 from agentlightning.errors import AgentLightningError
-from agentlightning.loading import AgentSource
-from agentlightning.runners.job import Job, Mark, Ran, absolute_path, inherited_environment, ran_from_json
+from agentlightning.runners.job import Assignment, Mark, Ran, absolute_path, inherited_environment, ran_from_json
 from agentlightning.runners.report import OutputLog
 from agentlightning.runners.wire import Frames, frame
 from agentlightning.types import Failure, Json, Reason
@@ -37,11 +39,15 @@ PRELOAD_TIMEOUT = 300.0
 MAX_RESTARTS = 3
 """Times that a dead zygote is started again without an attempt having ended in between."""
 
-_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from agentlightning.runners.zygote import main; main(int(sys.argv[1]))"
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from agentlightning.runners.zygote import main; "
+    "main(int(sys.argv[1]))"
+)
 
 
 class Child(Protocol):
-    """A started process: futures for its first result frame and for its exit code (None: its zygote died), and how to signal it."""
+    """A started process: futures for its first result frame and for its exit code (None: its zygote died), and how to
+    signal it."""
 
     result: asyncio.Future[Json]
     exited: asyncio.Future[int | None]
@@ -56,11 +62,16 @@ Told = Callable[[Any], None]
 
 
 class Launcher(Protocol):
-    """Starts processes: the zygote, or `spawn`. ``requests`` is a pipe to the process, for one that is asked more than once."""
+    """Starts processes: the zygote, or `spawn`. ``requests`` is a pipe to the process, for one that is asked more than
+    once."""
 
     async def start(self) -> None: ...
     async def launch(
-        self, order: Mapping[str, Json], write: Callable[[bytes], None], told: Told = ..., requests: Requests | None = ...
+        self,
+        order: Mapping[str, Json],
+        write: Callable[[bytes], None],
+        told: Told = ...,
+        requests: Requests | None = ...,
     ) -> Child: ...
     async def close(self) -> None: ...
 
@@ -90,8 +101,11 @@ class ProcessIsolation:
         """Until the processes of ended attempts have ended too."""
         await asyncio.gather(*self._lingering, return_exceptions=True)
 
-    async def run(self, job: Job, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event) -> Ran | None:
-        """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended. ``mark`` is called on this loop."""
+    async def run(
+        self, job: Assignment, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event
+    ) -> Ran | None:
+        """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended. ``mark`` is
+        called on this loop."""
         order = {
             "op": "run",
             "id": job.attempt_id,
@@ -141,7 +155,9 @@ def exit_failure(code: int | None, whose: str) -> Failure:
     if code >= 0:
         return Failure(Reason.AGENT_ERROR, f"the {whose}'s process exited with code {code} before the {whose} returned")
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    hint = " (out of memory?)" if -code == signal.SIGKILL else "; its log shows where" if -code == signal.SIGSEGV else ""
+    hint = (
+        " (out of memory?)" if -code == signal.SIGKILL else "; its log shows where" if -code == signal.SIGSEGV else ""
+    )
     return Failure(Reason.AGENT_ERROR, f"the {whose}'s process was killed by {name}{hint} before the {whose} returned")
 
 
@@ -212,7 +228,8 @@ class Pipe:
 
 
 class Requests:
-    """The writing end of a pipe on the running loop, for messages to a process. Its reading end is to be given away and closed here."""
+    """The writing end of a pipe on the running loop, for messages to a process. Its reading end is to be given away and
+    closed here."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -260,7 +277,8 @@ def ignore(said: Any) -> None:
 
 
 def results(result: asyncio.Future[Json], told: Told) -> Callable[[bytes], None]:
-    """What to do with the bytes that a process writes of itself: what it ``told``, one after the other, then its ``result``."""
+    """What to do with the bytes that a process writes of itself: what it ``told``, one after the other, then its
+    ``result``."""
     frames = Frames()
 
     def feed(data: bytes) -> None:
@@ -273,7 +291,9 @@ def results(result: asyncio.Future[Json], told: Told) -> Callable[[bytes], None]
                 elif not result.done():
                     result.set_result(message)
         except (ValueError, TypeError) as error:
-            result.set_exception(ValueError(f"its process wrote to the descriptor that its result goes through: {error}"))
+            result.set_exception(
+                ValueError(f"its process wrote to the descriptor that its result goes through: {error}")
+            )
 
     return feed
 
@@ -303,8 +323,8 @@ class _Forked:
 
 
 class Zygote:
-    """Starts and restarts the zygote process and talks to it. ``modules`` are loaded ahead, none of ``tainted`` may be among what they load. ``keys``
-    are kept out of its environment.
+    """Starts and restarts the zygote process and talks to it. ``modules`` are loaded ahead, none of ``tainted`` may be
+    among what they load. ``keys`` are kept out of its environment.
 
     Belongs to the loop that ``start`` runs on.
     """
@@ -318,7 +338,7 @@ class Zygote:
         self._stderr: Any = None
         self._children: dict[str, _Forked] = {}
         self._preloaded: asyncio.Future[Json] | None = None
-        self._outbox: list[tuple[bytes, tuple[int, ...], Callable[[], None]]] = []
+        self._callbacks: list[tuple[bytes, tuple[int, ...], Callable[[], None]]] = []
         self._restarts = 0
         self._starting = asyncio.Lock()
 
@@ -330,7 +350,9 @@ class Zygote:
             if self._control is not None:
                 return
             if self._restarts > MAX_RESTARTS:
-                raise AgentLightningError(f"the process that starts agents died {self._restarts} times in a row: {self._last_words()}")
+                raise AgentLightningError(
+                    f"the process that starts agents died {self._restarts} times in a row: {self._last_words()}"
+                )
             await self._start()
 
     async def _start(self) -> None:
@@ -394,9 +416,9 @@ class Zygote:
             asyncio.get_running_loop().remove_writer(self._control.fileno())
             self._control.close()
             self._control = None
-        for _, _, sent in self._outbox:
+        for _, _, sent in self._callbacks:
             sent()
-        self._outbox.clear()
+        self._callbacks.clear()
         for child in list(self._children.values()):
             self._forget(child, None)
 
@@ -414,7 +436,9 @@ class Zygote:
             self._process.wait()
         if self._preloaded is not None and not self._preloaded.done():
             self._preloaded.set_exception(
-                AgentLightningError(f"the process that starts agents died while it loaded libraries: {self._last_words()}")
+                AgentLightningError(
+                    f"the process that starts agents died while it loaded libraries: {self._last_words()}"
+                )
             )
 
     def _last_words(self) -> str:
@@ -428,7 +452,11 @@ class Zygote:
     # ------------------------------------------------------------------ messages
 
     async def launch(
-        self, order: Mapping[str, Json], write: Callable[[bytes], None], told: Told = ignore, requests: Requests | None = None
+        self,
+        order: Mapping[str, Json],
+        write: Callable[[bytes], None],
+        told: Told = ignore,
+        requests: Requests | None = None,
     ) -> Child:
         """Forks a process for ``order``. Its output goes to ``write``, what it says before its result to ``told``."""
         await self.start()
@@ -440,7 +468,8 @@ class Zygote:
         return child
 
     def send(self, message: Json, *pipes: Pipe | Requests) -> None:
-        """Queues a message with the given ends of pipes, which are closed here once it is sent. Dropped when the process is gone."""
+        """Queues a message with the given ends of pipes, which are closed here once it is sent. Dropped when the
+        process is gone."""
 
         def sent() -> None:
             for pipe in pipes:
@@ -449,13 +478,13 @@ class Zygote:
         if self._control is None:
             sent()
             return
-        self._outbox.append((frame(message), tuple(pipe.given_end for pipe in pipes), sent))
+        self._callbacks.append((frame(message), tuple(pipe.given_end for pipe in pipes), sent))
         self._flush()
 
     def _flush(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._outbox and self._control is not None:
-            data, fds, sent = self._outbox[0]
+        while self._callbacks and self._control is not None:
+            data, fds, sent = self._callbacks[0]
             try:
                 # Descriptors ride on a message's first bytes; once those are gone, so are they.
                 count = socket.send_fds(self._control, [data], fds) if fds else self._control.send(data)
@@ -467,9 +496,9 @@ class Zygote:
             if fds:
                 sent()
             if count < len(data):
-                self._outbox[0] = (data[count:], (), _nothing)
+                self._callbacks[0] = (data[count:], (), _nothing)
             else:
-                self._outbox.pop(0)
+                self._callbacks.pop(0)
         if self._control is not None:
             loop.remove_writer(self._control.fileno())
 

@@ -1,6 +1,8 @@
-"""Report: what came of an attempt, decided by ruling 8, and the log of what it printed. ``resolve`` is pure: facts in, result out.
+"""Report: what came of an attempt, decided by ruling 8, and the log of what it printed. ``resolve`` is pure: facts in,
+result out.
 
-A failure is masked, never scored: only ``failure_reward`` gives one a reward, and nothing gives an incomplete attempt one.
+A failure is masked, never scored: only ``failure_reward`` gives one a reward, and nothing gives an incomplete attempt
+one.
 """
 
 from __future__ import annotations
@@ -9,35 +11,32 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentlightning.credit.unused import last_reward
 from agentlightning.runners.job import Ran, Returned
 from agentlightning.text import plural
-from agentlightning.types import Attempt, AttemptResult, Failure, Json, Mode, Reason, Reward, Rollout, ScorableReason, Status
+from agentlightning.types import (
+    Attempt,
+    AttemptResult,
+    Failure,
+    Json,
+    Mode,
+    Reason,
+    Reward,
+    Rollout,
+    ScorableReason,
+    Status,
+)
 
 if TYPE_CHECKING:
-    from agentlightning.gateway import AttemptUsage
+    from agentlightning.records.usage import AttemptUsage
 
 TAIL_BYTES = 64 * 1024
 LOG_BYTES = 16 * 1024 * 1024
 SLOW_ENGINE = "use fewer n_runners, a smaller sampling.max_tokens, or a higher runner.deadline"
 """What helps an attempt whose time went into its calls."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptReport:
-    """One attempt that ended. ``stdout`` is the last 64 KB of what it printed, ``seconds`` its wall time, ``retried`` whether another attempt follows."""
-
-    rollout: Rollout
-    attempt: Attempt
-    result: AttemptResult
-    usage: AttemptUsage
-    stdout: str
-    seconds: float
-    retried: bool = False
 
 
 def resolve(
@@ -52,10 +51,12 @@ def resolve(
     marked: Sequence[str] = (),
     now: float = 0.0,
 ) -> AttemptResult:
-    """The result of an attempt. ``emitted`` are the rewards it emitted, in order; ``graded`` what the grader said, None where none was asked;
-    ``marked`` the agents that it marked as trainable, which hold also where it failed: a failure that is scored trains no others than a success.
+    """The result of an attempt. ``emitted`` are the rewards it emitted, in order; ``graded`` what the grader said, None
+    where none was asked; ``marked`` the agents that it marked as trainable, which hold also where it failed: a failure
+    that is scored trains no others than a success.
 
-    A returned number is final; else the grader's; else the last emitted ``reward``; else the attempt fails as ``empty``.
+    A returned number is final; else the grader's; else the last emitted ``reward``; else the attempt fails as
+    ``empty``.
     """
     decided = _decide(rollout, ran, usage, emitted, graded)
     output: Json = ran.output if isinstance(ran, Returned) else None
@@ -69,7 +70,9 @@ def resolve(
         if value is None:
             return AttemptResult(Status.FAILED, failure=decided, output=output, marked=tuple(marked))
         given = reward(value, "failure_reward", str(decided.reason))
-        return AttemptResult(Status.FAILED, reward=value, failure=decided, output=output, rewards=(given,), marked=tuple(marked))
+        return AttemptResult(
+            Status.FAILED, reward=value, failure=decided, output=output, rewards=(given,), marked=tuple(marked)
+        )
     value, source = decided
     rewards = () if source == "emit" else (reward(value, source),)
     return AttemptResult(Status.SUCCEEDED, reward=value, output=output, rewards=rewards, marked=tuple(marked))
@@ -89,7 +92,11 @@ def _decide(
         if (failure := _external_failure(ran, usage)) is not None:
             return failure
         if ran.reason is Reason.AGENT_ERROR and usage.context_length_errors:
-            return Failure(Reason.CONTEXT_LENGTH, f"a prompt did not fit the model's context, and then: {ran.message}", ran.traceback)
+            return Failure(
+                Reason.CONTEXT_LENGTH,
+                f"a prompt did not fit the model's context, and then: {ran.message}",
+                ran.traceback,
+            )
         if ran.reason is Reason.TIMEOUT and (spent := spent_by_engine(usage)) is not None:
             return Failure(ran.reason, f"{ran.message}: {spent}; {SLOW_ENGINE}", ran.traceback)
         return ran
@@ -111,13 +118,15 @@ def _decide(
 
 
 def spent_by_engine(usage: AttemptUsage) -> str | None:
-    """How much of an attempt's time its calls waited for the engine, and how fast that was. None where it was less than half of it."""
+    """How much of an attempt's time its calls waited for the engine, and how fast that was. None where it was less than
+    half of it."""
     engine = usage.engine
     if engine.seconds < engine.lasted / 2 or not engine.seconds:
         return None
     cut = f", and {plural(engine.cut, 'request')} not sampled to the end" if engine.cut else ""
     return (
-        f"{engine.seconds:.1f} s of its {engine.lasted:.1f} s the engine had its calls, queued or sampled ({plural(engine.tokens, 'token')}, "
+        f"{engine.seconds:.1f} s of its {engine.lasted:.1f} s the engine had its calls, queued or sampled "
+        f"({plural(engine.tokens, 'token')}, "
         f"{engine.tokens / engine.seconds:.1f} tokens/s{cut})"
     )
 
@@ -128,7 +137,9 @@ def _external_failure(ran: Failure, usage: AttemptUsage) -> Failure | None:
         return None
     trouble = usage.trouble
     if trouble is None and ran.reason is Reason.TIMEOUT:
-        trouble = next((f"external model {name!r} had not answered" for name, use in usage.external.items() if use.left), None)
+        trouble = next(
+            (f"external model {name!r} had not answered" for name, use in usage.external.items() if use.left), None
+        )
     return None if trouble is None else Failure(Reason.EXTERNAL, f"{trouble}; and then: {ran.message}", ran.traceback)
 
 
@@ -140,21 +151,31 @@ def _endpoint_failure(rollout: Rollout, usage: AttemptUsage) -> Failure | None:
         return None
     if usage.abandoned:
         return Failure(
-            Reason.EMPTY, f"the agent read no reply to the end: {usage.abandoned} of its calls were left before their reply was complete"
+            Reason.EMPTY,
+            f"the agent read no reply to the end: {usage.abandoned} of its calls were left before their reply was "
+            "complete",
         )
     if usage.refused:
-        return Failure(Reason.EMPTY, f"every call to the endpoint was refused ({usage.refused}), the last one with: {usage.last_error}")
+        return Failure(
+            Reason.EMPTY,
+            f"every call to the endpoint was refused ({usage.refused}), the last one with: {usage.last_error}",
+        )
     if usage.unserved:
         answer = next(iter(usage.unserved.values()))
-        return Failure(Reason.EMPTY, f"no call was served: the agent asked for {', '.join(usage.unserved)}, and was told: {answer}")
+        return Failure(
+            Reason.EMPTY, f"no call was served: the agent asked for {', '.join(usage.unserved)}, and was told: {answer}"
+        )
     if usage.external:
         names = ", ".join(usage.external)
         return Failure(
             Reason.EMPTY,
-            f"no call was to the model that is trained: all were to external models ({names}), which are recorded and never trained",
+            f"no call was to the model that is trained: all were to external models ({names}), which are recorded and "
+            "never trained",
         )
     return Failure(
-        Reason.EMPTY, "no call reached the endpoint: is the client built with llm.endpoint as its base URL? `agl dev` looks for the cause"
+        Reason.EMPTY,
+        "no call reached the endpoint: is the client built with llm.endpoint as its base URL? `agl dev` looks for the "
+        "cause",
     )
 
 
@@ -164,7 +185,8 @@ def _incomplete(usage: AttemptUsage, traceback: str = "") -> Failure:
 
 
 class OutputLog:
-    """What an attempt printed: the last 64 KB in memory, and with a ``path`` the first 16 MB in a file. Written from any thread."""
+    """What an attempt printed: the last 64 KB in memory, and with a ``path`` the first 16 MB in a file. Written from
+    any thread."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path

@@ -1,6 +1,8 @@
-"""Scan: what can be learned about an agent's module by importing it: the clients it makes, the fixed addresses it names, the libraries it loads.
+"""Scan: what can be learned about an agent's module by importing it: the clients it makes, the fixed addresses it
+names, the libraries it loads.
 
-This is what lets the dev report name the cause when no call reaches the endpoint, and what lets the process runner load heavy libraries once.
+This is what lets the dev report name the cause when no call reaches the endpoint, and what lets the process runner load
+heavy libraries once.
 """
 
 from __future__ import annotations
@@ -8,37 +10,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, cast
 
-from agentlightning.loading import AgentSource, is_library
+from agentlightning.agent.loading import AgentSource, is_library
+from agentlightning.records.probe import ClientFound
 from agentlightning.runners.job import ENDPOINT_VARIABLES
 from agentlightning.runners.source import Source, origin_of
-from agentlightning.types import Json
-
-
-@dataclass(frozen=True, slots=True)
-class ClientFound:
-    """A client object that a module made when it was imported: its name there, its class, and the base URL it was made with.
-
-    ``place`` is the line that makes it (``file.py:12``), ``origin`` where that URL stands, where it is not in the module itself: a line of a ``.env`` file, or a
-    variable.
-    """
-
-    name: str
-    kind: str
-    base_url: str
-    place: str = ""
-    origin: str = ""
-
-    def to_json(self) -> dict[str, Json]:
-        return asdict(self)
 
 
 class EnvironmentReads:
-    """While entered, notes which libraries read an endpoint variable as they are imported. ``libraries`` are their top-level names, and their importers'."""
+    """While entered, notes which libraries read an endpoint variable as they are imported. ``libraries`` are their
+    top-level names, and their importers'."""
 
     def __init__(self, source: AgentSource) -> None:
         self._package = source.package
@@ -48,7 +32,9 @@ class EnvironmentReads:
     @property
     def libraries(self) -> set[str]:
         # A place that reads many of them copies the whole environment, and means none of them.
-        return set[str]().union(*(importing for names, importing in self._read.values() if len(names) < len(ENDPOINT_VARIABLES) // 2))
+        return set[str]().union(
+            *(importing for names, importing in self._read.values() if len(names) < len(ENDPOINT_VARIABLES) // 2)
+        )
 
     def __enter__(self) -> EnvironmentReads:
         note = self._note
@@ -96,7 +82,8 @@ def _is_users(module: ModuleType, source: AgentSource) -> bool:
 
 
 def find_clients(modules: Iterable[ModuleType]) -> list[ClientFound]:
-    """Objects with a base URL that modules hold at their top level. One that the text gives another base URL before it is used is none."""
+    """Objects with a base URL that modules hold at their top level. One that the text gives another base URL before it
+    is used is none."""
     found: list[ClientFound] = []
     for module in modules:
         texts = Source.all_of(module)
@@ -113,7 +100,8 @@ def find_clients(modules: Iterable[ModuleType]) -> list[ClientFound]:
 
 
 def _base_url(value: object) -> str | None:
-    """The base URL of a client object, by the attribute names that clients use. Values of ours (LLM) have none of them."""
+    """The base URL of a client object, by the attribute names that clients use. Values of ours (LLM) have none of
+    them."""
     if isinstance(value, type | ModuleType):
         return None
     holder = cast("dict[str, object]", getattr(value, "__dict__", {}))
@@ -125,9 +113,11 @@ def _base_url(value: object) -> str | None:
 
 
 def heavy_modules(before: set[str], source: AgentSource, reading: set[str]) -> tuple[list[str], list[str]]:
-    """Library modules that importing the agent loaded, in order, and the packages among them that must not be loaded ahead of an attempt.
+    """Library modules that importing the agent loaded, in order, and the packages among them that must not be loaded
+    ahead of an attempt.
 
-    Those are the ones that read an endpoint variable while they were imported: loaded once for all, they would keep a wrong value.
+    Those are the ones that read an endpoint variable while they were imported: loaded once for all, they would keep a
+    wrong value.
     """
     tainted = reading - {source.package}
     names: list[str] = []

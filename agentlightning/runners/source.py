@@ -1,4 +1,5 @@
-"""Source: what an agent's text says that its calls depend on: fixed addresses and where they come from, and caches of replies. Read, never run."""
+"""Source: what an agent's text says that its calls depend on: fixed addresses and where they come from, and caches of
+replies. Read, never run."""
 
 from __future__ import annotations
 
@@ -8,42 +9,32 @@ import os
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 
-from agentlightning.loading import parsed
+from agentlightning.agent.loading import parsed
+from agentlightning.records.probe import CodePlace
 from agentlightning.runners.job import ENDPOINT_VARIABLES
 from agentlightning.text import at_home
-from agentlightning.types import Json
 
 _URL_ARGUMENTS = ("base_url", "api_base", "openai_api_base", "anthropic_api_url", "endpoint", "host")
 _URL = ("http://", "https://")
 
 _CACHING_DECORATORS = ("lru_cache", "cache", "cached", "memoize", "memoized", "alru_cache")
 _CACHING_CALLS = (
-    "set_llm_cache", "enable_cache", "litellm.Cache", "joblib.Memory", "Memory", "CachedSession", "requests_cache.install_cache", "diskcache.Cache",
+    "set_llm_cache", "enable_cache", "litellm.Cache", "joblib.Memory", "Memory", "CachedSession",
+    "requests_cache.install_cache", "diskcache.Cache",
     "shelve.open",
 )  # fmt: skip
 _CACHING_NAMES = ("litellm.cache", "langchain.llm_cache")
 
 
-@dataclass(frozen=True, slots=True)
-class CodePlace:
-    """Something that the user's text says: ``what``, at ``place`` (``file.py:12``), and where a value that it reads came from (``origin``)."""
-
-    place: str
-    what: str
-    origin: str = ""
-
-    def to_json(self) -> dict[str, Json]:
-        return asdict(self)
-
-
 @dataclass(frozen=True)
 class Source:
-    """A text of a module: its file, or, of one without a file (a notebook, a prompt), a function. ``first`` is how many lines come before it."""
+    """A text of a module: its file, or, of one without a file (a notebook, a prompt), a function. ``first`` is how many
+    lines come before it."""
 
     name: str
     folder: Path
@@ -68,13 +59,20 @@ class Source:
         """Names that the module gives a URL, as text, at its top level."""
         found: dict[str, str] = {}
         for node in getattr(self.tree, "body", []):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and str(node.value.value).startswith(_URL):
-                found.update({target.id: str(node.value.value) for target in node.targets if isinstance(target, ast.Name)})
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Constant)
+                and str(node.value.value).startswith(_URL)
+            ):
+                found.update(
+                    {target.id: str(node.value.value) for target in node.targets if isinstance(target, ast.Name)}
+                )
         return found
 
     @cached_property
     def rebased(self) -> set[str]:
-        """Names of clients that are given another base URL before they are used: ``client.with_options(base_url=...)``."""
+        """Names of clients that are given another base URL before they are used:
+        ``client.with_options(base_url=...)``."""
         return {
             ast.unparse(node.func.value)
             for node in self.nodes
@@ -90,15 +88,20 @@ class Source:
     def place_of(self, name: str) -> str:
         """Where the top level gives this name a value; "" where it does not."""
         for node in getattr(self.tree, "body", []):
-            if isinstance(node, ast.Assign) and any(isinstance(target, ast.Name) and target.id == name for target in node.targets):
+            if isinstance(node, ast.Assign) and any(
+                isinstance(target, ast.Name) and target.id == name for target in node.targets
+            ):
                 return self.place(node)
         return ""
 
     # ------------------------------------------------------------------ fixed addresses
 
     def fixed(self) -> Iterator[CodePlace]:
-        """What leads calls somewhere fixed: a URL given as a client's argument, an endpoint variable that is set, or read anew from an ``.env`` file."""
-        passed_over = {id(node.value) for node in self.nodes if isinstance(node, ast.Assign) and self._names(node) & self.rebased}
+        """What leads calls somewhere fixed: a URL given as a client's argument, an endpoint variable that is set, or
+        read anew from an ``.env`` file."""
+        passed_over = {
+            id(node.value) for node in self.nodes if isinstance(node, ast.Assign) and self._names(node) & self.rebased
+        }
         for node in self.nodes:
             if id(node) in passed_over:
                 continue
@@ -121,7 +124,9 @@ class Source:
             if isinstance(keyword.value, ast.Constant) and str(keyword.value.value).startswith(_URL):
                 yield CodePlace(self.place(keyword.value), said)
             elif isinstance(keyword.value, ast.Name) and (url := self.constants.get(keyword.value.id)):
-                yield CodePlace(self.place(keyword.value), f"{said}, which is {url!r} ({self.place_of(keyword.value.id)})")
+                yield CodePlace(
+                    self.place(keyword.value), f"{said}, which is {url!r} ({self.place_of(keyword.value.id)})"
+                )
             elif (variable := _variable(keyword.value)) is not None and variable[0] not in ENDPOINT_VARIABLES:
                 name, default = variable
                 url = os.environ.get(name, default)
@@ -137,7 +142,12 @@ class Source:
         given = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "dotenv_path")]
         named = [at_home(str(one.value)) for one in given if isinstance(one, ast.Constant)]
         files = [file for file in named if file.is_file()] or _dotenv_files(self.folder)
-        lines = [f"{file.name}:{line} ({name})" for file in files for line, name, _ in _read_dotenv(file) if name in ENDPOINT_VARIABLES]
+        lines = [
+            f"{file.name}:{line} ({name})"
+            for file in files
+            for line, name, _ in _read_dotenv(file)
+            if name in ENDPOINT_VARIABLES
+        ]
         if lines or not files:
             yield CodePlace(self.place(call), "load_dotenv(override=True)", ", ".join(lines))
 
@@ -189,8 +199,8 @@ def _texts(module: ModuleType) -> Iterator[tuple[str, Path, int, bytes | str]]:
 
 
 def origin_of(folder: Path, *, name: str | None = None, value: str | None = None) -> str:
-    """Where the variable of this name, or one of this value, is set: ``.env:3 (LLM_URL)``, as programs in ``folder`` read such files in many ways, or
-    ``the variable LLM_URL``. "" where it is not seen."""
+    """Where the variable of this name, or one of this value, is set: ``.env:3 (LLM_URL)``, as programs in ``folder``
+    read such files in many ways, or ``the variable LLM_URL``. "" where it is not seen."""
 
     def meant(variable: str, text: str) -> bool:
         return variable == name or (value is not None and text.rstrip("/") == value.rstrip("/"))
@@ -199,12 +209,17 @@ def origin_of(folder: Path, *, name: str | None = None, value: str | None = None
         for line, variable, text in _read_dotenv(dotenv):
             if meant(variable, text):
                 return f"{dotenv.name}:{line} ({variable})"
-    found = [variable for variable, text in os.environ.items() if meant(variable, text) and (name or variable not in ENDPOINT_VARIABLES)]
+    found = [
+        variable
+        for variable, text in os.environ.items()
+        if meant(variable, text) and (name or variable not in ENDPOINT_VARIABLES)
+    ]
     return f"the variable {found[0]}" if found else ""
 
 
 def _dotenv_files(folder: Path) -> list[Path]:
-    """The ``.env`` files that code in a folder would find: those there and in the working directory, and the nearest above either."""
+    """The ``.env`` files that code in a folder would find: those there and in the working directory, and the nearest
+    above either."""
     found: dict[Path, None] = {}
     for start in (folder, Path.cwd()):
         found.update(dict.fromkeys(file for file in sorted(start.glob(".env*")) if file.is_file()))
@@ -227,7 +242,11 @@ def _read_dotenv(file: Path) -> Iterator[tuple[int, str, str]]:
 
 def _variable(node: ast.AST) -> tuple[str, str] | None:
     """The name and the default of an environment variable that an expression reads."""
-    if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("environ") and isinstance(node.slice, ast.Constant):
+    if (
+        isinstance(node, ast.Subscript)
+        and ast.unparse(node.value).endswith("environ")
+        and isinstance(node.slice, ast.Constant)
+    ):
         return str(node.slice.value), ""
     if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("environ.get", "getenv")) and node.args:
         words = [str(one.value) if isinstance(one, ast.Constant) else "" for one in node.args[:2]]

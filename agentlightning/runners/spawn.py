@@ -1,4 +1,5 @@
-"""Spawn: a fresh interpreter per attempt, for systems without what the zygote needs. Slower by the time that importing the agent takes.
+"""Spawn: a fresh interpreter per attempt, for systems without what the zygote needs. Slower by the time that importing
+the agent takes.
 
 The process watches its standard input, and ends with all its group when its runner is gone.
 """
@@ -21,7 +22,8 @@ from agentlightning.runners.wire import HEADER, frame, write_all
 from agentlightning.types import Json
 
 _BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from agentlightning.runners.spawn import main; main(*json.loads(sys.argv[1]))"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from agentlightning.runners.spawn import main; "
+    "main(*json.loads(sys.argv[1]))"
 )
 
 
@@ -56,7 +58,11 @@ class Spawn:
     async def close(self) -> None: ...
 
     async def launch(
-        self, order: Mapping[str, Json], write: Callable[[bytes], None], told: Told = ignore, requests: Requests | None = None
+        self,
+        order: Mapping[str, Json],
+        write: Callable[[bytes], None],
+        told: Told = ignore,
+        requests: Requests | None = None,
     ) -> Child:
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Json] = loop.create_future()
@@ -79,12 +85,17 @@ class Spawn:
         )
         for pipe in (*pipes, *([requests] if requests is not None else [])):
             pipe.close_given_end()
-        threading.Thread(target=_attend, args=(process, frame(dict(order)), loop, ended), name=f"spawn-{order['id']}", daemon=True).start()
+        threading.Thread(
+            target=_attend, args=(process, frame(dict(order)), loop, ended), name=f"spawn-{order['id']}", daemon=True
+        ).start()
         return _Spawned(process, result, exited, pipes)
 
 
-def _attend(process: subprocess.Popen[bytes], order: bytes, loop: asyncio.AbstractEventLoop, ended: Callable[[int], None]) -> None:
-    """Gives a process its order and waits for its end. Its standard input stays open meanwhile: that is how it knows that we live."""
+def _attend(
+    process: subprocess.Popen[bytes], order: bytes, loop: asyncio.AbstractEventLoop, ended: Callable[[int], None]
+) -> None:
+    """Gives a process its order and waits for its end. Its standard input stays open meanwhile: that is how it knows
+    that we live."""
     assert process.stdin is not None
     try:
         write_all(process.stdin.fileno(), order)

@@ -1,8 +1,9 @@
-"""Threads: runs each attempt in a daemon thread of its own. Cheap and close to the user's notebook, but nothing here can kill an agent.
+"""Threads: runs each attempt in a daemon thread of its own. Cheap and close to the user's notebook, but nothing here
+can kill an agent.
 
-What is past its deadline is abandoned: an async agent is cancelled, a blocked one is left behind, its thread counted. Coroutines are awaited on a loop
-that attempts share (loops.py). A thread has no environment
-of its own, so agents under this isolation take ``llm``. While it runs, what agents print goes to their own logs, and threads that an agent starts
+What is past its deadline is abandoned: an async agent is cancelled, a blocked one is left behind, its thread counted.
+Coroutines are awaited on a loop that attempts share (loops.py). A thread has no environment of its own, so agents under
+this isolation take ``llm``. While it runs, what agents print goes to their own logs, and threads that an agent starts
 belong to its attempt, as they will by default in later Pythons.
 """
 
@@ -21,9 +22,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from agentlightning.agent import Agent
-from agentlightning.rewards import current_endpoint
-from agentlightning.runners.job import LEFTOVERS, Job, Mark, Ran, execute
+from agentlightning.agent.calling import Agent
+from agentlightning.agent.rewards import current_endpoint
+from agentlightning.runners.job import LEFTOVERS, Assignment, Mark, Ran, execute
 from agentlightning.runners.loops import AgentLoops, Turn, attempt_log, end_if_forked, quieten
 from agentlightning.runners.proxies import bypass
 from agentlightning.runners.report import OutputLog
@@ -37,7 +38,8 @@ _OURS = ("store-", "asyncio_", "agl-", "ThreadPoolExecutor")
 
 
 class ThreadIsolation:
-    """Runs attempts of one agent in threads, which call ``url``. ``abandoned`` counts threads of ended attempts that still run."""
+    """Runs attempts of one agent in threads, which call ``url``. ``abandoned`` counts threads of ended attempts that
+    still run."""
 
     def __init__(self, agent: Agent, url: str) -> None:
         self._agent = agent
@@ -71,8 +73,11 @@ class ThreadIsolation:
         bypass.leave(self._url)
         redirect.leave()
 
-    async def run(self, job: Job, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event) -> Ran | None:
-        """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended. ``mark`` may be called from any thread."""
+    async def run(
+        self, job: Assignment, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event
+    ) -> Ran | None:
+        """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended. ``mark`` may
+        be called from any thread."""
         running = _Running()
         redirect.streams()
 
@@ -96,7 +101,10 @@ class ThreadIsolation:
             return None
         what = "its thread was abandoned"
         if where is not None:
-            what = f"the event loop that its attempts share stands still{f' in {where}' if where else ''}: what blocks there belongs into asyncio.to_thread"
+            what = (
+                f"the event loop that its attempts share stands still{f' in {where}' if where else ''}: what blocks "
+                "there belongs into asyncio.to_thread"
+            )
         return Failure(Reason.TIMEOUT, f"the agent did not return within {deadline:g} s; {what}")
 
 
@@ -139,14 +147,16 @@ async def in_thread(
     threads: list[threading.Thread] | None = None,
     began: Callable[[], float | None] | None = None,
 ) -> T | None:
-    """Runs ``call(deliver)`` in a new daemon thread and returns what it delivers. None after ``deadline`` seconds or when ``stop`` is set.
+    """Runs ``call(deliver)`` in a new daemon thread and returns what it delivers. None after ``deadline`` seconds or
+    when ``stop`` is set.
 
     ``call`` must deliver. A thread that is still alive when this returns is added to ``threads``. ``began`` tells when
     the seconds began to count, where they may not have yet; by default that is now.
     """
     loop = asyncio.get_running_loop()
     delivered: Future[T] = Future()
-    delivered.set_running_or_notify_cancel()  # from here on a result that nobody waits for any more is dropped, not an error
+    # from here on a result that nobody waits for any more is dropped, not an error
+    delivered.set_running_or_notify_cancel()
     own = os.getpid()
 
     def deliver(result: T) -> None:
@@ -177,8 +187,8 @@ async def in_thread(
 
 
 class _AttemptOutput(io.TextIOBase):
-    """Stands in for sys.stdout or sys.stderr: what an attempt's context writes goes to its log, all else to the real stream, which may be any object
-    that somebody put there, or None."""
+    """Stands in for sys.stdout or sys.stderr: what an attempt's context writes goes to its log, all else to the real
+    stream, which may be any object that somebody put there, or None."""
 
     def __init__(self, real: Any) -> None:
         self.real = real
@@ -269,7 +279,9 @@ class _Redirect:
                 self._ours.clear()
                 for name in ("stdout", "stderr"):
                     stream = getattr(sys, name, None)
-                    if isinstance(stream, _AttemptOutput):  # else somebody put another over ours, and ours passes through
+                    if isinstance(
+                        stream, _AttemptOutput
+                    ):  # else somebody put another over ours, and ours passes through
                         setattr(sys, name, stream.real)
 
 

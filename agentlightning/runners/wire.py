@@ -1,4 +1,5 @@
-"""Frames between the runner and its processes: four bytes of length, then JSON; file descriptors ride on the first bytes. Standard library only."""
+"""Frames between the runner and its processes: four bytes of length, then JSON; file descriptors ride on the first
+bytes. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The zygote: a small, single-threaded process that has the agent's libraries loaded and forks one process per attempt, in milliseconds.
+"""The zygote: a small, single-threaded process that has the agent's libraries loaded and forks one process per attempt,
+in milliseconds.
 
-It never imports the user's own modules: each child does that itself, after its environment is set. It is started clean, so that the process that
-holds torch is never forked. When its runner dies it kills what it started and ends. Linux only; elsewhere `spawn` starts a process per attempt.
+It never imports the user's own modules: each child does that itself, after its environment is set. It is started clean,
+so that the process that holds torch is never forked. When its runner dies it kills what it started and ends. Linux
+only; elsewhere `spawn` starts a process per attempt.
 """
 
 from __future__ import annotations
@@ -133,7 +135,8 @@ class _Zygote:
     # ------------------------------------------------------------------ ends
 
     def _reap(self) -> None:
-        """Reports children that ended, and ends what they left behind: their process group, and processes that had left it."""
+        """Reports children that ended, and ends what they left behind: their process group, and processes that had left
+        it."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -143,7 +146,9 @@ class _Zygote:
                 return
             name = self._children.get(ended.si_pid)
             if name is not None:
-                self._signal(ended.si_pid, signal.SIGKILL)  # before it is reaped, while its number still means this group
+                self._signal(
+                    ended.si_pid, signal.SIGKILL
+                )  # before it is reaped, while its number still means this group
             _, status = os.waitpid(ended.si_pid, 0)
             if name is not None:
                 del self._children[ended.si_pid]

@@ -13,7 +13,8 @@ from functools import cache
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """One thing that is looked for under several names. ``today`` is a whole sentence, shown behind the name and a colon.
+    """One thing that is looked for under several names. ``today`` is a whole sentence, shown behind the name and a
+    colon.
 
     ``synonym``: it is here, and is called otherwise.
     """
@@ -27,7 +28,8 @@ class Absent:
 def why(name: str) -> str | None:
     """What to do today without ``name``, a sentence; None where the table does not know it.
 
-    Case, ``-`` and ``_``, leading dashes, a value behind ``=`` and sections in front (``learner.lora_rank``) make no difference.
+    Case, ``-`` and ``_``, leading dashes, a value behind ``=`` and sections in front (``learner.lora_rank``) make no
+    difference.
     """
     entry = find(name)
     return None if entry is None else entry.today
@@ -87,7 +89,8 @@ ABSENT: tuple[Absent, ...] = (
     ),
     Absent(
         "Quantised models",
-        "quantised weights are neither sampled nor trained in this version: give the model's folder in float32 or bfloat16 (model.dtype)",
+        "quantised weights are neither sampled nor trained in this version: give the model's folder in float32 or "
+        "bfloat16 (model.dtype)",
         "quantization quantisation quantize quantized quantization_config load_in_4bit load_in_8bit bitsandbytes "
         "bnb bnb_4bit awq gptq fp8 int8 int4 nf4 mxfp4 "
         "compressed_tensors BitsAndBytesConfig",
@@ -141,7 +144,8 @@ ABSENT: tuple[Absent, ...] = (
     ),
     Absent(
         "Mixed precision of other trainers",
-        'model.dtype sets the precision ("float32" or "bfloat16"; the learner keeps float32 masters); float16 is not trained',
+        'model.dtype sets the precision ("float32" or "bfloat16"; the learner keeps float32 masters); float16 is not '
+        "trained",
         "fp16 bf16 float16 half amp autocast mixed_precision precision torch_dtype fp16_full_eval bf16_full_eval tf32",
         synonym=True,
     ),
@@ -154,7 +158,8 @@ ABSENT: tuple[Absent, ...] = (
     ),
     Absent(
         "Losses of a mixture of experts",
-        "a mixture of experts is sampled and trained as any other model, with no loss that balances its experts: leave it out",
+        "a mixture of experts is sampled and trained as any other model, with no loss that balances its experts: leave "
+        "it out",
         "moe mixture_of_experts router_aux_loss router_aux_loss_coef aux_loss_coef load_balancing_loss "
         "output_router_logits router_replay moe_config",
     ),
@@ -162,7 +167,8 @@ ABSENT: tuple[Absent, ...] = (
         "Vision and audio models",
         "models are trained on text alone: take a causal language model; images belong to an external model (an "
         "LLM resource with an endpoint)",
-        "vision vlm vision_language multimodal mllm image_processor processor pixel_values freeze_vision_tower limit_mm_per_prompt",
+        "vision vlm vision_language multimodal mllm image_processor processor pixel_values freeze_vision_tower "
+        "limit_mm_per_prompt",
     ),
     Absent(
         "Encoder-decoder models (T5, BART, ...)",
@@ -199,7 +205,8 @@ ABSENT: tuple[Absent, ...] = (
     ),
     Absent(
         "SFT, DPO, distillation",
-        "this version learns from rewards alone: do that with another trainer first (TRL, say) and give the folder it saves as the model",
+        "this version learns from rewards alone: do that with another trainer first (TRL, say) and give the folder it "
+        "saves as the model",
         "sft supervised fine_tune dpo kto orpo ipo simpo distill distillation gkd rejection_sampling raft "
         "best_of_n expert_iteration behavior_cloning "
         "warm_start sft_loss SFTTrainer SFTConfig DPOTrainer DPOConfig",
@@ -229,7 +236,8 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "Training while sampling goes on",
         "a step samples, then learns, with the same weights: nothing runs ahead in this version; leave it out",
-        "async_training async_rollout async_rollouts off_policy one_step_off_policy max_staleness staleness replay_buffer pipeline_rl",
+        "async_training async_rollout async_rollouts off_policy one_step_off_policy max_staleness staleness "
+        "replay_buffer pipeline_rl",
     ),
     Absent(
         "A curriculum, the order of tasks",
@@ -257,7 +265,7 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "Callbacks and hooks",
         "there are no callbacks: Trainer(progress=...) takes an object with the methods of "
-        "agentlightning.metrics.Progress, which is told of each step; stop_at ends a run by "
+        "agentlightning.records.progress.Progress, which is told of each step; stop_at ends a run by "
         "its reward",
         "callback callbacks hooks TrainerCallback on_step on_step_end on_epoch_end on_train_begin on_train_end "
         "on_evaluate on_rollout_start on_rollout_end "
@@ -298,7 +306,8 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "Tracers",
         "leave the tracer out: the endpoint records every call (tracing.last_trace(), `agl trace`)",
-        "Tracer AgentOpsTracer OtelTracer HttpTracer DummyTracer WeaveTracer agentops opentelemetry otel get_last_trace set_active_tracer",
+        "Tracer AgentOpsTracer OtelTracer HttpTracer DummyTracer WeaveTracer agentops opentelemetry otel "
+        "get_last_trace set_active_tracer",
     ),
     Absent(
         "Adapters from spans to triplets",
@@ -310,7 +319,8 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "Triplets and spans",
         "return a number from the agent, or call emit_reward: the endpoint records the tokens as a trace tree",
-        "Triplet Triplets Span Spans SpanNames SpanLike OtelResource reward find_final_reward find_reward_spans get_reward_value operation",
+        "Triplet Triplets Span Spans SpanNames SpanLike OtelResource reward find_final_reward find_reward_spans "
+        "get_reward_value operation",
     ),
     Absent(
         "What is emitted besides rewards",
@@ -321,7 +331,8 @@ ABSENT: tuple[Absent, ...] = (
         "VERL and its settings",
         "use GRPO(...) for the algorithm's settings and Trainer's sections (learner=, sampling=, ...) for the "
         "others: docs/config.md lists them",
-        "verl VERLConfig Baseline algo FastAlgorithm MockAlgorithm actor_rollout_ref GRPOConfig GRPOTrainer TrainingArguments",
+        "verl VERLConfig Baseline algo FastAlgorithm MockAlgorithm actor_rollout_ref GRPOConfig GRPOTrainer "
+        "TrainingArguments",
     ),
     Absent(
         "Settings of one rollout",
@@ -331,7 +342,8 @@ ABSENT: tuple[Absent, ...] = (
     ),
     Absent(
         "A store or a runner of one's own",
-        "the record is a SQLite file that the run opens (store={'url': 'sqlite:///...'}), and Trainer runs the agents: leave it out",
+        "the record is a SQLite file that the run opens (store={'url': 'sqlite:///...'}), and Trainer runs the agents: "
+        "leave it out",
         "InMemoryLightningStore LightningStore LightningStoreThreaded MongoLightningStore SqliteLightningStore "
         "LitAgentRunner AgentRunnerV2 AgentRunner Runner LegacyAgentRunner "
         "BaseRunner SharedMemoryExecutionStrategy ClientServerExecutionStrategy ExecutionStrategy LLMProxy "
@@ -346,7 +358,8 @@ ABSENT: tuple[Absent, ...] = (
     ),
     Absent(
         "A program's own command line of settings",
-        "settings come from a file, the environment and flags: `agl train --config FILE --set KEY=VALUE`, or Trainer(config=FILE)",
+        "settings come from a file, the environment and flags: `agl train --config FILE --set KEY=VALUE`, or "
+        "Trainer(config=FILE)",
         "lightning_cli HfArgumentParser TrlParser",
         synonym=True,
     ),
@@ -359,8 +372,10 @@ ABSENT: tuple[Absent, ...] = (
     # ------------------------------------------------------------------ what an endpoint is asked
     Absent(
         "Images, audio and files in requests",
-        "this model reads text: leave the part out, or send such calls to an external model (an LLM resource with an endpoint)",
-        "image images image_url input_image inline_data audio input_audio speech transcription file_input input_file video pdf document",
+        "this model reads text: leave the part out, or send such calls to an external model (an LLM resource with an "
+        "endpoint)",
+        "image images image_url input_image inline_data audio input_audio speech transcription file_input input_file "
+        "video pdf document",
     ),
     Absent(
         "Embeddings",
@@ -372,7 +387,8 @@ ABSENT: tuple[Absent, ...] = (
         "the endpoint serves Chat Completions, Responses, Completions, Messages and Gemini's generateContent: send "
         "each request to one of them, and anything else to a provider "
         "of its own",
-        "moderation moderations batch_api batches realtime assistants fine_tuning vector_stores files rerank images_generations",
+        "moderation moderations batch_api batches realtime assistants fine_tuning vector_stores files rerank "
+        "images_generations",
     ),
     Absent(
         "Penalties, logit_bias, top_logprobs",
@@ -421,7 +437,8 @@ ABSENT: tuple[Absent, ...] = (
     ),
     Absent(
         "The length of a prompt",
-        "prompt and sample together hold engine.context_length tokens: a longer prompt is refused, and its rollout fails as context_length",
+        "prompt and sample together hold engine.context_length tokens: a longer prompt is refused, and its rollout "
+        "fails as context_length",
         "max_prompt_length max_seq_length max_seq_len max_length max_model_len max_context_length prompt_max_len "
         "truncation truncate_prompt_tokens",
         synonym=True,
@@ -436,7 +453,8 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "The optimizer",
         "AdamW is the optimizer: learner.lr, betas, eps and weight_decay are its settings",
-        "optim optimizer optimiser optimizers adam adamw adam_beta1 adam_beta2 adam_epsilon muon sgd adafactor paged_adamw adamw_8bit",
+        "optim optimizer optimiser optimizers adam adamw adam_beta1 adam_beta2 adam_epsilon muon sgd adafactor "
+        "paged_adamw adamw_8bit",
         synonym=True,
     ),
     Absent(
@@ -471,7 +489,8 @@ ABSENT: tuple[Absent, ...] = (
     ),
     Absent(
         "Epochs",
-        "the passes over the tasks are epochs (Trainer also takes num_epochs); those over one step's batch are learner.epochs",
+        "the passes over the tasks are epochs (Trainer also takes num_epochs); those over one step's batch are "
+        "learner.epochs",
         "num_train_epochs n_epochs total_epochs max_epochs num_iterations ppo_epochs num_ppo_epochs inner_epochs",
         synonym=True,
     ),
@@ -503,7 +522,8 @@ ABSENT: tuple[Absent, ...] = (
     ),
     Absent(
         "What is logged",
-        "every step is written to metrics.jsonl and shown; the run's folder has its logs, and Trainer(progress=False) shows nothing",
+        "every step is written to metrics.jsonl and shown; the run's folder has its logs, and Trainer(progress=False) "
+        "shows nothing",
         "logging_steps log_every log_interval log_completions logging_strategy verbose quiet disable_tqdm log_level",
         synonym=True,
     ),
@@ -516,12 +536,14 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "The model",
         "it is model: Trainer(model=...), --model, model.path in a file",
-        "model_name model_name_or_path model_path model_id base_model pretrained pretrained_model policy_model actor_model checkpoint_path",
+        "model_name model_name_or_path model_path model_id base_model pretrained pretrained_model policy_model "
+        "actor_model checkpoint_path",
         synonym=True,
     ),
     Absent(
         "A tokenizer or a chat template of one's own",
-        "the tokenizer and its chat template come from the model's folder: save yours there (save_pretrained, chat_template.jinja)",
+        "the tokenizer and its chat template come from the model's folder: save yours there (save_pretrained, "
+        "chat_template.jinja)",
         "tokenizer tokenizer_path tokenizer_name tokenizer_only processing_class chat_template chat_template_path",
     ),
     Absent(
@@ -535,7 +557,8 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "Gradient checkpointing",
         "it is learner.gradient_checkpointing",
-        "enable_gradient_checkpointing use_gradient_checkpointing activation_checkpointing gradient_checkpointing_kwargs",
+        "enable_gradient_checkpointing use_gradient_checkpointing activation_checkpointing "
+        "gradient_checkpointing_kwargs",
         synonym=True,
     ),
     Absent(
@@ -560,7 +583,8 @@ ABSENT: tuple[Absent, ...] = (
         "The tasks",
         "tasks are train_dataset and val_dataset in Python, --tasks and --val of `agl train`: lists of JSON "
         "values, or files of them (docs/tasks.md)",
-        "load_dataset dataset dataset_name dataset_path train_data train_tasks train_files val_files val_tasks eval_dataset "
+        "load_dataset dataset dataset_name dataset_path train_data train_tasks train_files val_files val_tasks "
+        "eval_dataset "
         "eval_data eval_tasks test_dataset test_data valid_dataset dev_data data_path",
         synonym=True,
     ),
@@ -572,7 +596,8 @@ ABSENT: tuple[Absent, ...] = (
     ),
     Absent(
         "Commands of other names: scoring",
-        "`agl eval FILE.py:AGENT --model MODEL --tasks FILE` scores an agent; in Python it is trainer.evaluate(agent, tasks)",
+        "`agl eval FILE.py:AGENT --model MODEL --tasks FILE` scores an agent; in Python it is trainer.evaluate(agent, "
+        "tasks)",
         "evaluate validate test benchmark bench",
         synonym=True,
     ),

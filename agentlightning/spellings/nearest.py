@@ -39,7 +39,12 @@ def misspelt_absent(name: str) -> str | None:
     """
     last = plain(name.partition("=")[0].rpartition(".")[2])
     most = 0 if len(last) < 5 else 1 if len(last) < 8 else 2
-    far = {each: edits(last, plain(each)) for entry in ABSENT for each in entry.names.split() if abs(len(plain(each)) - len(last)) <= most}
+    far = {
+        each: edits(last, plain(each))
+        for entry in ABSENT
+        for each in entry.names.split()
+        if abs(len(plain(each)) - len(last)) <= most
+    }
     meant = min(far, key=far.__getitem__, default=None)
     return f"did you mean {meant}? {why(meant)}" if meant is not None and far[meant] <= most else None
 

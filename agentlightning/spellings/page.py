@@ -39,7 +39,9 @@ def _table(entries: Iterator[Absent]) -> Iterator[str]:
     yield "| | today | names |"
     yield "|---|---|---|"
     for entry in entries:
-        yield f"| {_cell(entry.what)} | {_cell(entry.today)} | {' '.join(f'`{name}`' for name in entry.names.split())} |"
+        yield (
+            f"| {_cell(entry.what)} | {_cell(entry.today)} | {' '.join(f'`{name}`' for name in entry.names.split())} |"
+        )
 
 
 def _cell(text: str) -> str:

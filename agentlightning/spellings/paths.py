@@ -1,6 +1,7 @@
 """Modules that programs of this package's name import and that are not here: each answers with a sentence.
 
-The finder that asks this file is in the package itself; a path that gets a module behind it leaves the table, and a test holds that.
+The finder that asks this file is in the package itself; a path that gets a module behind it leaves the table, and a
+test holds that.
 """
 
 from __future__ import annotations
@@ -14,10 +15,18 @@ import agentlightning
 from agentlightning.spellings.absent import why
 from agentlightning.spellings.nearest import nearest
 
-_TYPES = "from agentlightning import LLM, PromptTemplate, NamedResources, Dataset, Rollout, Attempt; tasks are plain JSON values"
+_TYPES = (
+    "from agentlightning import LLM, PromptTemplate, NamedResources, Dataset, Rollout, Attempt; tasks are plain "
+    "JSON values"
+)
 _TRACERS = "leave the tracer out: the endpoint records every call (agentlightning.tracing.last_trace(), `agl trace`)"
-_STORE = "the record is a SQLite file that the run opens (agentlightning.store.open_store reads it): leave the store out"
-_ALONE = "no server is joined and none is started in this version: call Trainer(...).fit(agent, tasks), with the tasks themselves"
+_STORE = (
+    "the record is a SQLite file that the run opens (agentlightning.store.open_store reads it): leave the store out"
+)
+_ALONE = (
+    "no server is joined and none is started in this version: call Trainer(...).fit(agent, tasks), with the tasks "
+    "themselves"
+)
 _TRAINER = "from agentlightning import Trainer"
 
 MODULES = {
@@ -57,6 +66,7 @@ MODULES = {
     "tracer.otel": _TRACERS,
     "tracer.triplet": "return a number from the agent, or call emit_reward: the endpoint records the tokens",
     "tracer.weave": _TRACERS,
+    "trainer": _TRAINER,
     "trainer.init_utils": _TRAINER,
     "trainer.legacy": _TRAINER,
     "trainer.registry": _TRAINER,
@@ -71,7 +81,7 @@ MODULES = {
 """By path below the package, with what to do today."""
 
 
-ELSEWHERE = {"Algorithm": "algorithms", "Progress": "metrics", "last_trace": "tracing", "split": "tasks"}
+ELSEWHERE = {"Algorithm": "algorithms", "Progress": "records.progress", "last_trace": "tracing", "split": "agent.tasks"}
 """Names that are looked for in the package itself, with the module here that has them."""
 
 

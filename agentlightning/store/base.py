@@ -1,7 +1,9 @@
-"""Store: the record of runs, rollouts, attempts, calls, trace nodes, rewards, resources and steps, behind one async interface.
+"""Store: the record of runs, rollouts, attempts, calls, trace nodes, rewards, resources and steps, behind one async
+interface.
 
-Whatever a method acknowledges is durable against ``kill -9`` of any process (``durability="power"``: against power loss too).
-Methods may be awaited from any event loop in any thread. All raise StoreError when the database cannot be read or written.
+Whatever a method acknowledges is durable against ``kill -9`` of any process (``durability="power"``: against power loss
+too). Methods may be awaited from any event loop in any thread. All raise StoreError when the database cannot be read or
+written.
 """
 
 from __future__ import annotations
@@ -77,9 +79,17 @@ class Store(Protocol):
         ...
 
     async def lease(
-        self, run_id: str, runner_id: str, *, limit: int, seconds: float, mode: Mode | None = None, step: int | None = None
+        self,
+        run_id: str,
+        runner_id: str,
+        *,
+        limit: int,
+        seconds: float,
+        mode: Mode | None = None,
+        step: int | None = None,
     ) -> list[tuple[Rollout, Attempt]]:
-        """Hands out up to ``limit`` queued rollouts in the order they were enqueued, each with a new attempt; only of ``mode`` and ``step`` where given.
+        """Hands out up to ``limit`` queued rollouts in the order they were enqueued, each with a new attempt; only of
+        ``mode`` and ``step`` where given.
 
         No rollout is ever leased twice at once. The rollout becomes ``running``.
         """
@@ -92,20 +102,24 @@ class Store(Protocol):
     async def finish(self, attempt_id: str, result: AttemptResult) -> Rollout:
         """Ends the attempt, appends ``result.rewards`` and ends its rollout, in one transaction.
 
-        Reporting the same attempt a second time changes nothing. Raises LeaseLost when the attempt was ended by something else.
+        Reporting the same attempt a second time changes nothing. Raises LeaseLost when the attempt was ended by
+        something else.
         """
         ...
 
     async def retry(self, attempt_id: str, failure: Failure, *, marked: Sequence[str] = ()) -> Rollout:
-        """Ends the attempt as failed and queues its rollout again; ``marked`` as in AttemptResult. Raises LeaseLost as ``finish`` does."""
+        """Ends the attempt as failed and queues its rollout again; ``marked`` as in AttemptResult. Raises LeaseLost as
+        ``finish`` does."""
         ...
 
     async def expire(self, *, now: float | None = None, max_attempts: int = 1) -> list[Attempt]:
-        """Ends attempts whose lease has passed, as ``lost``; their rollouts are queued again while attempts are left, else fail."""
+        """Ends attempts whose lease has passed, as ``lost``; their rollouts are queued again while attempts are left,
+        else fail."""
         ...
 
     async def requeue_running(self, run_id: str) -> list[str]:
-        """On resume: ends every running attempt of the run as ``lost`` and queues its rollout again. Returns the rollout ids."""
+        """On resume: ends every running attempt of the run as ``lost`` and queues its rollout again. Returns the
+        rollout ids."""
         ...
 
     async def requeue_failed(self, rollout_ids: Sequence[str]) -> list[str]:
@@ -117,7 +131,8 @@ class Store(Protocol):
         ...
 
     async def wait(self, rollout_ids: Sequence[str], *, timeout: float | None = None) -> list[Rollout]:
-        """Returns when at least one of the given rollouts is final (all that are), or after ``timeout`` seconds (possibly [])."""
+        """Returns when at least one of the given rollouts is final (all that are), or after ``timeout`` seconds
+        (possibly [])."""
         ...
 
     async def attempts(self, rollout_id: str) -> list[Attempt]: ...
@@ -126,7 +141,8 @@ class Store(Protocol):
 
     # ------------------------------------------------------------------ calls, trace nodes, rewards
     async def record(self, call: Call, nodes: Sequence[Node]) -> None:
-        """Stores a call with the nodes it added, all or nothing; durable on return. Inserts, or replaces a call of the same id."""
+        """Stores a call with the nodes it added, all or nothing; durable on return. Inserts, or replaces a call of the
+        same id."""
         ...
 
     async def set_call_status(self, call_id: str, status: str) -> None: ...
@@ -140,7 +156,8 @@ class Store(Protocol):
         ...
 
     async def add_reward(self, reward: Reward) -> None:
-        """Refused with StoreError when its value is not a finite number within ``MAX_REWARD`` or its attempt does not exist."""
+        """Refused with StoreError when its value is not a finite number within ``MAX_REWARD`` or its attempt does not
+        exist."""
         ...
 
     async def rewards(self, rollout_id: str) -> list[Reward]:

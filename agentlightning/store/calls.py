@@ -1,4 +1,5 @@
-"""Calls, trace nodes and rewards: what an attempt leaves behind. Each function is one step of a transaction that somebody else opened.
+"""Calls, trace nodes and rewards: what an attempt leaves behind. Each function is one step of a transaction that
+somebody else opened.
 
 ``record`` is the hot path: a reply waits for it.
 """
@@ -22,8 +23,8 @@ from agentlightning.types import Call, CallStatus, Node, Reward
 
 
 class _Insert:
-    """Inserts rows of a table, as many with one statement as it has: straight to the driver, since SQLAlchemy's own execution would more than double
-    what a call costs (benchmarks/store.py)."""
+    """Inserts rows of a table, as many with one statement as it has: straight to the driver, since SQLAlchemy's own
+    execution would more than double what a call costs (benchmarks/store.py)."""
 
     MOST = 128
     """Rows in one statement: SQLite takes 32,766 parameters."""
@@ -39,7 +40,9 @@ class _Insert:
         while done < len(rows):
             # A power of two: few different statements to prepare.
             count = min(1 << ((len(rows) - done).bit_length() - 1), self.MOST)
-            driver.execute(self._statement(count), [value for row in rows[done : done + count] for value in self._values(row)])
+            driver.execute(
+                self._statement(count), [value for row in rows[done : done + count] for value in self._values(row)]
+            )
             done += count
 
     def _statement(self, count: int) -> str:
@@ -78,7 +81,10 @@ def _replace(connection: Connection, call: Params, added: Sequence[Params]) -> N
     if old is None:
         if connection.execute(select(attempts.c.id).where(attempts.c.id == call["attempt_id"])).one_or_none() is None:
             raise StoreError(f"call {call['id']} cannot be recorded: there is no attempt {call['attempt_id']}")
-        raise StoreError(f"call {call['id']} cannot be recorded: attempt {call['attempt_id']} already has another call {call['index']}")
+        raise StoreError(
+            f"call {call['id']} cannot be recorded: attempt {call['attempt_id']} already has another call "
+            f"{call['index']}"
+        )
     if tuple(old) != (call["attempt_id"], call["index"]):
         raise StoreError(f"call {call['id']} is call {old.index} of attempt {old.attempt_id} and cannot become another")
     connection.execute(update(calls).where(calls.c.id == call["id"]).values(call))
@@ -95,11 +101,18 @@ def _replace(connection: Connection, call: Params, added: Sequence[Params]) -> N
     except IntegrityError as error:
         raise _refused(call, str(error)) from error
     if changed != len(added):
-        raise StoreError(f"call {call['id']} cannot be recorded: another call of attempt {call['attempt_id']} added a node of the same id")
+        raise StoreError(
+            f"call {call['id']} cannot be recorded: another call of attempt {call['attempt_id']} added a node of the "
+            "same id"
+        )
 
 
 def _refused(call: Params, error: str) -> StoreError:
-    what = "a node of that id exists" if "UNIQUE" in error else "a node's parent, or a node below one of its own, would be missing"
+    what = (
+        "a node of that id exists"
+        if "UNIQUE" in error
+        else "a node's parent, or a node below one of its own, would be missing"
+    )
     return StoreError(f"call {call['id']} of attempt {call['attempt_id']} cannot be recorded: {what}")
 
 
@@ -109,12 +122,15 @@ def set_call_status(connection: Connection, call_id: str, status: CallStatus) ->
 
 
 def add_reward(connection: Connection, reward: Params) -> None:
-    owner = connection.execute(select(attempts.c.rollout_id).where(attempts.c.id == reward["attempt_id"])).scalar_one_or_none()
+    owner = connection.execute(
+        select(attempts.c.rollout_id).where(attempts.c.id == reward["attempt_id"])
+    ).scalar_one_or_none()
     if owner is None:
         raise StoreError(f"reward {reward['name']!r} was refused: there is no attempt {reward['attempt_id']}")
     if owner != reward["rollout_id"]:
         raise StoreError(
-            f"reward {reward['name']!r} was refused: attempt {reward['attempt_id']} is not one of rollout {reward['rollout_id']}"
+            f"reward {reward['name']!r} was refused: attempt {reward['attempt_id']} is not one of rollout "
+            f"{reward['rollout_id']}"
         )
     connection.execute(insert(rewards), [reward])
 

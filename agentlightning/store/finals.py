@@ -31,7 +31,11 @@ class Finals:
         """Says that these are final; None wakes everybody. May be called on any thread."""
         ids = None if rollout_ids is None else frozenset(rollout_ids)
         with self._lock:
-            woken = [(event, loop) for event, (loop, watched) in self._watches.items() if ids is None or not watched.isdisjoint(ids)]
+            woken = [
+                (event, loop)
+                for event, (loop, watched) in self._watches.items()
+                if ids is None or not watched.isdisjoint(ids)
+            ]
         for event, loop in woken:
             try:
                 loop.call_soon_threadsafe(event.set)

@@ -1,7 +1,8 @@
-"""Rollouts and attempts: who may run what, and how each ends. Each function is one step of a write transaction that somebody else opened.
+"""Rollouts and attempts: who may run what, and how each ends. Each function is one step of a write transaction that
+somebody else opened.
 
-Rows go in and records come out; values were checked before (rows.py). Safe across processes because the transaction holds the
-database's only write lock from its start.
+Rows go in and records come out; values were checked before (rows.py). Safe across processes because the transaction
+holds the database's only write lock from its start.
 """
 
 from __future__ import annotations
@@ -49,16 +50,26 @@ def enqueue(connection: Connection, rows: Sequence[Params]) -> list[Rollout]:
 
 
 def lease(
-    connection: Connection, run_id: str, runner_id: str, limit: int, seconds: float, now: float, mode: Mode | None, step: int | None
+    connection: Connection,
+    run_id: str,
+    runner_id: str,
+    limit: int,
+    seconds: float,
+    now: float,
+    mode: Mode | None,
+    step: int | None,
 ) -> list[tuple[Rollout, Attempt]]:
-    """Starts an attempt of each of the first ``limit`` queued rollouts, of the given mode and step alone where they are given."""
+    """Starts an attempt of each of the first ``limit`` queued rollouts, of the given mode and step alone where they are
+    given."""
     wanted = [rollouts.c.run_id == run_id, rollouts.c.status == Status.QUEUED.value]
     wanted += [rollouts.c.mode == mode.value] if mode is not None else []
     wanted += [rollouts.c.step == step] if step is not None else []
     queued = (
         select(
             rollouts.c.id,
-            func.coalesce(select(func.max(attempts.c.number)).where(attempts.c.rollout_id == rollouts.c.id).scalar_subquery(), 0),
+            func.coalesce(
+                select(func.max(attempts.c.number)).where(attempts.c.rollout_id == rollouts.c.id).scalar_subquery(), 0
+            ),
         )
         .where(*wanted)
         .order_by(rollouts.c.seq)
@@ -74,7 +85,11 @@ def lease(
     connection.execute(insert(attempts), [{name: getattr(attempt, name) for name in fields} for attempt in started])
     leased: list[tuple[Rollout, Attempt]] = []
     for attempt in started:
-        values = {"status": Status.RUNNING.value, "attempt_id": attempt.id, "started_at": func.coalesce(rollouts.c.started_at, now)}
+        values = {
+            "status": Status.RUNNING.value,
+            "attempt_id": attempt.id,
+            "started_at": func.coalesce(rollouts.c.started_at, now),
+        }
         leased.append((_set_rollout(connection, attempt.rollout_id, values), attempt))
     return leased
 
@@ -85,7 +100,9 @@ def renew(connection: Connection, attempt_id: str, lease_until: float) -> bool:
     return connection.execute(alive.values(lease_until=lease_until)).rowcount == 1
 
 
-def finish(connection: Connection, attempt_id: str, result: Params, reward_rows: Sequence[Params], now: float) -> Rollout:
+def finish(
+    connection: Connection, attempt_id: str, result: Params, reward_rows: Sequence[Params], now: float
+) -> Rollout:
     """Ends the attempt and its rollout alike, and appends the rewards."""
     ended = {name: value for name, value in result.items() if name != "reward"}
     repeated = _end(connection, attempt_id, EndedBy.FINISH, ended, now)
@@ -94,7 +111,10 @@ def finish(connection: Connection, attempt_id: str, result: Params, reward_rows:
     rollout_id = _rollout_of(connection, attempt_id)
     for row in reward_rows:
         if (row["attempt_id"], row["rollout_id"]) != (attempt_id, rollout_id):
-            raise StoreError(f"a reward of attempt {row['attempt_id']} was reported with attempt {attempt_id} of rollout {rollout_id}")
+            raise StoreError(
+                f"a reward of attempt {row['attempt_id']} was reported with attempt {attempt_id} of rollout "
+                f"{rollout_id}"
+            )
     if reward_rows:
         connection.execute(insert(rewards), list(reward_rows))
     of_rollout = {name: value for name, value in result.items() if name not in ("output", "marked")}
@@ -112,7 +132,8 @@ def expire(connection: Connection, now: float, max_attempts: int) -> list[Attemp
     ended: list[str] = []
     for attempt in select_attempts(connection, RUNNING, attempts.c.lease_until < now, order=attempts.c.lease_until):
         failure = Failure(
-            Reason.LOST, f"runner {attempt.runner_id} gave no sign of life for {now - attempt.lease_until:.1f} s past its lease"
+            Reason.LOST,
+            f"runner {attempt.runner_id} gave no sign of life for {now - attempt.lease_until:.1f} s past its lease",
         )
         _end(connection, attempt.id, EndedBy.EXPIRE, failed_params(failure), now)
         if attempt.number < max_attempts:
@@ -155,10 +176,15 @@ def cancel(connection: Connection, rollout_ids: Sequence[str], message: str, now
 
 def select_rollouts(connection: Connection, *where: ColumnElement[bool]) -> list[Rollout]:
     """The rollouts that meet every condition, in order of creation."""
-    return [to_rollout(row) for row in connection.execute(select(rollouts).where(*where).order_by(rollouts.c.seq)).mappings()]
+    return [
+        to_rollout(row)
+        for row in connection.execute(select(rollouts).where(*where).order_by(rollouts.c.seq)).mappings()
+    ]
 
 
-def select_attempts(connection: Connection, *where: ColumnElement[bool], order: Column[Any] = attempts.c.seq) -> list[Attempt]:
+def select_attempts(
+    connection: Connection, *where: ColumnElement[bool], order: Column[Any] = attempts.c.seq
+) -> list[Attempt]:
     """The attempts that meet every condition, in order of creation."""
     return [to_attempt(row) for row in connection.execute(select(attempts).where(*where).order_by(order)).mappings()]
 
@@ -177,7 +203,8 @@ def select_final(connection: Connection, rollout_ids: Sequence[str]) -> tuple[li
 
 
 def _end(connection: Connection, attempt_id: str, by: EndedBy, result: Params, now: float) -> Rollout | None:
-    """Ends a running attempt. An attempt that the same kind of report ended before stays as it is: then its rollout is returned.
+    """Ends a running attempt. An attempt that the same kind of report ended before stays as it is: then its rollout is
+    returned.
 
     Raises LeaseLost where something else ended it, StoreError where there is none.
     """

@@ -1,7 +1,8 @@
-"""Bringing a database to the tables in schema.py: created in one go where it is new, migrated where it is older, refused otherwise.
+"""Bringing a database to the tables in schema.py: created in one go where it is new, migrated where it is older,
+refused otherwise.
 
-Everything happens inside one transaction that other processes wait for, so a database is never seen half made. Alembic is loaded only
-where there is something to migrate.
+Everything happens inside one transaction that other processes wait for, so a database is never seen half made. Alembic
+is loaded only where there is something to migrate.
 """
 
 from __future__ import annotations
@@ -34,9 +35,12 @@ def prepare(engine: Engine, path: str) -> Connection:
 def _prepare(connection: Connection, path: str) -> None:
     run = connection.exec_driver_sql
     ready = _revision(connection, path) == REVISION
-    # Rebuilding a table, which is how SQLite alters one, must not fire its foreign keys; the pragma has no effect in a transaction.
+    # Rebuilding a table, which is how SQLite alters one, must not fire its foreign keys; the pragma has no effect in a
+    # transaction.
     run("PRAGMA foreign_keys = OFF")
-    run("BEGIN IMMEDIATE")  # also where the database is ready: one that cannot be written is refused now, not at the first write
+    run(
+        "BEGIN IMMEDIATE"
+    )  # also where the database is ready: one that cannot be written is refused now, not at the first write
     found = REVISION if ready else _revision(connection, path)
     if found is None:
         metadata.create_all(connection)
@@ -69,9 +73,13 @@ def _upgrade(connection: Connection, path: str, found: str) -> None:
     known = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
     if found not in known:
         raise StoreError(
-            f"{path} was written by a newer version of agentlightning (schema {found}; this one knows {REVISION}); upgrade agentlightning"
+            f"{path} was written by a newer version of agentlightning (schema {found}; this one knows {REVISION}); "
+            "upgrade agentlightning"
         )
     command.upgrade(config, REVISION)
     broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
     if broken:
-        raise StoreError(f"{path} could not be migrated from schema {found} to {REVISION}: {len(broken)} rows refer to rows that are gone")
+        raise StoreError(
+            f"{path} could not be migrated from schema {found} to {REVISION}: {len(broken)} rows refer to rows that "
+            "are gone"
+        )

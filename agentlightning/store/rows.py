@@ -1,7 +1,7 @@
 """Records to rows and back: pure functions between types.py and the tables' columns. No SQL and no connection in here.
 
-Records become rows on the caller's thread, before a write is queued, so that a value that cannot be stored fails where it was handed
-in, and so that changing it afterwards changes nothing.
+Records become rows on the caller's thread, before a write is queued, so that a value that cannot be stored fails where
+it was handed in, and so that changing it afterwards changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agentlightning.types import (
     Failure,
     FinishReason,
     Json,
-    Kept,
+    KeptIds,
     Message,
     Mode,
     Node,
@@ -52,7 +52,8 @@ Params = dict[str, Any]
 
 
 def dump(value: Json, what: str) -> str:
-    """JSON text. ``what`` names the value in the StoreError for one that JSON cannot hold. NaN and infinities become null."""
+    """JSON text. ``what`` names the value in the StoreError for one that JSON cannot hold. NaN and infinities become
+    null."""
     try:
         return orjson.dumps(value).decode()
     except TypeError as error:
@@ -60,7 +61,8 @@ def dump(value: Json, what: str) -> str:
 
 
 def printable(text: str | None) -> str | None:
-    """The text with halves of surrogate pairs escaped (a process' output may hold them): a report is never lost for its encoding."""
+    """The text with halves of surrogate pairs escaped (a process' output may hold them): a report is never lost for its
+    encoding."""
     return None if text is None else text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -185,12 +187,17 @@ def reward_params(reward: Reward, now: float) -> Params:
 
 
 def result_params(attempt_id: str, result: AttemptResult) -> Params:
-    """The columns of an attempt's end; ``reward`` is its rollout's. Raises StoreError for a status or a reward that cannot end one."""
+    """The columns of an attempt's end; ``reward`` is its rollout's. Raises StoreError for a status or a reward that
+    cannot end one."""
     if not result.status.final:
-        raise StoreError(f"attempt {attempt_id} cannot finish with status {result.status.value}; use succeeded, failed or cancelled")
+        raise StoreError(
+            f"attempt {attempt_id} cannot finish with status {result.status.value}; use succeeded, failed or cancelled"
+        )
     return {
         "status": result.status.value,
-        "reward": None if result.reward is None else checked_reward(result.reward, f"the reward of attempt {attempt_id}"),
+        "reward": None
+        if result.reward is None
+        else checked_reward(result.reward, f"the reward of attempt {attempt_id}"),
         "output": None if result.output is None else dump(result.output, f"the output of attempt {attempt_id}"),
         "marked": marked_json(attempt_id, result.marked),
         **failure_params(result.failure),
@@ -225,7 +232,9 @@ def call_params(call: Call) -> Params:
         "received_at": call.received_at,
         "first_token_s": call.first_token_s,
         "total_s": call.total_s,
-        "external": None if call.external is None else dump(call.external, f"what went to and came from an external model {what}"),
+        "external": None
+        if call.external is None
+        else dump(call.external, f"what went to and came from an external model {what}"),
     }
 
 
@@ -234,7 +243,9 @@ def node_params(attempt_id: str, node: Node) -> Params:
     lengths = {len(values) for values in (node.token_ids, node.logprobs, node.log_kept) if values is not None}
     whole = len(lengths) == 1 and (node.kept is None or len(node.kept.offsets) == len(node.token_ids) + 1)
     if not whole or (node.logprobs is not None) is not node.sampled:
-        raise StoreError(f"node {node.id} of attempt {attempt_id} is malformed: one logprob per sampled token, none for given ones")
+        raise StoreError(
+            f"node {node.id} of attempt {attempt_id} is malformed: one logprob per sampled token, none for given ones"
+        )
     try:
         return {
             "attempt_id": attempt_id,
@@ -250,7 +261,9 @@ def node_params(attempt_id: str, node: Node) -> Params:
             "kept_offsets": None if node.kept is None else _blob(node.kept.offsets, "i"),
         }
     except (TypeError, OverflowError) as error:
-        raise StoreError(f"node {node.id} of attempt {attempt_id} holds a value that is not a 32-bit number: {error}") from error
+        raise StoreError(
+            f"node {node.id} of attempt {attempt_id} holds a value that is not a 32-bit number: {error}"
+        ) from error
 
 
 # --------------------------------------------------------------------------- rows to records
@@ -354,7 +367,7 @@ def to_node(row: RowMapping) -> Node:
         call_index=row["call_index"],
         logprobs=_floats(row["logprobs"]),
         log_kept=_floats(row["log_kept"]),
-        kept=None if row["kept_offsets"] is None else Kept(_ints(row["kept_ids"]), _ints(row["kept_offsets"])),
+        kept=None if row["kept_offsets"] is None else KeptIds(_ints(row["kept_ids"]), _ints(row["kept_offsets"])),
         version=row["version"],
     )
 

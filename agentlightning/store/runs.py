@@ -1,4 +1,5 @@
-"""Runs, their steps and their versioned resources. Each function is one step of a transaction that somebody else opened."""
+"""Runs, their steps and their versioned resources. Each function is one step of a transaction that somebody else
+opened."""
 
 from __future__ import annotations
 
@@ -52,7 +53,11 @@ def put_resources(connection: Connection, run_id: str, values: str) -> int:
 
 def select_resources(connection: Connection, run_id: str, version: int | None) -> Mapping[str, Json]:
     wanted = select(resources.c.resources).where(resources.c.run_id == run_id)
-    wanted = wanted.where(resources.c.version == version) if version is not None else wanted.order_by(resources.c.version.desc()).limit(1)
+    wanted = (
+        wanted.where(resources.c.version == version)
+        if version is not None
+        else wanted.order_by(resources.c.version.desc()).limit(1)
+    )
     found = connection.execute(wanted).scalar_one_or_none()
     if found is None:
         raise StoreError(f"run {run_id} has no resources" + ("" if version is None else f" of version {version}"))
@@ -62,8 +67,13 @@ def select_resources(connection: Connection, run_id: str, version: int | None) -
 def put_step(connection: Connection, step: Params) -> None:
     require_run(connection, step["run_id"])
     put = upsert(steps)
-    connection.execute(put.on_conflict_do_update(index_elements=["run_id", "step"], set_={k: put.excluded[k] for k in step}), step)
+    connection.execute(
+        put.on_conflict_do_update(index_elements=["run_id", "step"], set_={k: put.excluded[k] for k in step}), step
+    )
 
 
 def select_steps(connection: Connection, run_id: str) -> list[StepRecord]:
-    return [to_step(row) for row in connection.execute(select(steps).where(steps.c.run_id == run_id).order_by(steps.c.step)).mappings()]
+    return [
+        to_step(row)
+        for row in connection.execute(select(steps).where(steps.c.run_id == run_id).order_by(steps.c.step)).mappings()
+    ]

@@ -1,7 +1,8 @@
-"""The tables, once, as SQLAlchemy Core definitions. A new database is made from them; an older one reaches them by migrations/.
+"""The tables, once, as SQLAlchemy Core definitions. A new database is made from them; an older one reaches them by
+migrations/.
 
-``REVISION`` is the Alembic revision these tables are at: a change here comes with a new file in migrations/versions and a new value,
-and a test holds the two to the same schema. Columns carry the names of the records in types.py.
+``REVISION`` is the Alembic revision these tables are at: a change here comes with a new file in migrations/versions and
+a new value, and a test holds the two to the same schema. Columns carry the names of the records in types.py.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ attempts = Table(
     Column("lease_until", Float, nullable=False),
     Column("started_at", Float, nullable=False),
     Column("ended_at", Float),
-    # What ended it (finish, retry, expire, requeue, cancel): a second finish is a repeat only where the first end was one.
+    # What ended it (finish, retry, expire, requeue, cancel): a second finish is a repeat only where the first end was
+    # one.
     Column("ended_by", Text),
     *_failure(),
     Column("output", Text),

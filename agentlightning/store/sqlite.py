@@ -1,7 +1,9 @@
-"""The store on an SQLite file: one thread that writes in groups, others that read beside it. Holds no rule of its own about records.
+"""The store on an SQLite file: one thread that writes in groups, others that read beside it. Holds no rule of its own
+about records.
 
-What is durable is SQLite's write-ahead log: a commit is in the operating system's hands before its waiter hears of it (``process``), or
-on the disk (``power``). Reads never wait for writes, nor writes for reads. Several processes may open one file.
+What is durable is SQLite's write-ahead log: a commit is in the operating system's hands before its waiter hears of it
+(``process``), or on the disk (``power``). Reads never wait for writes, nor writes for reads. Several processes may open
+one file.
 """
 
 from __future__ import annotations
@@ -148,7 +150,14 @@ class SqliteStore:
         return await self._read(lambda c: leases.select_rollouts(c, *where))
 
     async def lease(
-        self, run_id: str, runner_id: str, *, limit: int, seconds: float, mode: Mode | None = None, step: int | None = None
+        self,
+        run_id: str,
+        runner_id: str,
+        *,
+        limit: int,
+        seconds: float,
+        mode: Mode | None = None,
+        step: int | None = None,
     ) -> list[tuple[Rollout, Attempt]]:
         return await self._write(lambda c: leases.lease(c, run_id, runner_id, limit, seconds, time.time(), mode, step))
 
@@ -160,7 +169,8 @@ class SqliteStore:
         now = time.time()
         rewards = [reward_params(reward, now) for reward in result.rewards]
         return await self._write(
-            lambda c: leases.finish(c, attempt_id, row, rewards, now), lambda rollout: self._finals.publish([rollout.id])
+            lambda c: leases.finish(c, attempt_id, row, rewards, now),
+            lambda rollout: self._finals.publish([rollout.id]),
         )
 
     async def retry(self, attempt_id: str, failure: Failure, *, marked: Sequence[str] = ()) -> Rollout:
@@ -170,7 +180,8 @@ class SqliteStore:
     async def expire(self, *, now: float | None = None, max_attempts: int = 1) -> list[Attempt]:
         at = time.time() if now is None else now
         return await self._write(
-            lambda c: leases.expire(c, at, max_attempts), lambda ended: self._finals.publish([attempt.rollout_id for attempt in ended])
+            lambda c: leases.expire(c, at, max_attempts),
+            lambda ended: self._finals.publish([attempt.rollout_id for attempt in ended]),
         )
 
     async def requeue_running(self, run_id: str) -> list[str]:
@@ -274,16 +285,20 @@ class SqliteStore:
             return connection
 
         # Autocommit: the writer opens and ends its transactions itself, and a read is a single statement.
-        return create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=READERS, isolation_level="AUTOCOMMIT")
+        return create_engine(
+            "sqlite://", creator=connect, poolclass=QueuePool, pool_size=READERS, isolation_level="AUTOCOMMIT"
+        )
 
     def _explain(self, error: Exception) -> Exception:
-        """The error a user gets: one line with the file, what happened and what to do. What is no database error stays as it is."""
+        """The error a user gets: one line with the file, what happened and what to do. What is no database error stays
+        as it is."""
         cause = error.orig if isinstance(error, DBAPIError) else error
         if isinstance(cause, (OverflowError, UnicodeEncodeError)):
             return StoreError(f"a value cannot be stored: {cause}")
         if isinstance(cause, OSError):
             return StoreError(
-                f"cannot use {self.path}: {why_no_folder(self.path.parent, cause)}; name a file in a folder that can be written"
+                f"cannot use {self.path}: {why_no_folder(self.path.parent, cause)}; name a file in a folder that can "
+                "be written"
             )
         if isinstance(cause, sqlite3.IntegrityError):
             return StoreError(f"{self.path} refused a value: {cause}")
@@ -296,7 +311,8 @@ class SqliteStore:
 def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
     """Switches the file to write-ahead logging, which it then keeps.
 
-    SQLite's busy timeout does not cover this switch: while another process makes the same one it fails at once, so it is tried again.
+    SQLite's busy timeout does not cover this switch: while another process makes the same one it fails at once, so it
+    is tried again.
     """
     deadline = time.monotonic() + BUSY_S
     while True:

@@ -1,8 +1,9 @@
 """Group commit: one thread that runs every write, all that are waiting in one transaction.
 
-A commit costs the same for one write as for a hundred, so a busy gateway pays for few. Writes of one kind can also share their statements: each
-statement lets go of the interpreter and takes it back, which on a busy event loop costs more than its rows. A write that fails fails alone, and its
-waiter hears of it only after the commit. Knows nothing of tables.
+A commit costs the same for one write as for a hundred, so a busy gateway pays for few. Writes of one kind can also
+share their statements: each statement lets go of the interpreter and takes it back, which on a busy event loop costs
+more than its rows. A write that fails fails alone, and its waiter hears of it only after the commit. Knows nothing of
+tables.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class _Write:
 class Writer:
     """Owns the one connection that writes, and the thread that uses it.
 
-    ``connection`` is in autocommit mode: transactions are opened and ended here, in plain SQL. ``explain`` turns what the database raised
-    into the error a user gets.
+    ``connection`` is in autocommit mode: transactions are opened and ended here, in plain SQL. ``explain`` turns what
+    the database raised into the error a user gets.
     """
 
     def __init__(self, connection: Connection, explain: Callable[[Exception], Exception]) -> None:
@@ -61,10 +62,11 @@ class Writer:
         self._thread.start()
 
     async def write(self, run: Callable[[Connection], T], committed: Callable[[T], None] | None = None) -> T:
-        """Runs ``run`` in a transaction and returns its result once that is durable. ``run`` may be called again after a rollback.
+        """Runs ``run`` in a transaction and returns its result once that is durable. ``run`` may be called again after
+        a rollback.
 
-        ``committed`` is called with the result right after the commit, on the writer's thread. Cancelling the awaiting task does not
-        withdraw the write.
+        ``committed`` is called with the result right after the commit, on the writer's thread. Cancelling the awaiting
+        task does not withdraw the write.
         """
         loop = asyncio.get_running_loop()
         write = _Write(run, cast("Callable[[Any], None] | None", committed), loop, loop.create_future())
@@ -72,7 +74,8 @@ class Writer:
         return await write.future
 
     async def write_jointly(self, joint: Callable[[Connection, Sequence[T]], None], item: T) -> None:
-        """Runs ``joint`` on ``item``, and on the items of the writes beside it that name the same function; where that fails, on each item alone."""
+        """Runs ``joint`` on ``item``, and on the items of the writes beside it that name the same function; where that
+        fails, on each item alone."""
         loop = asyncio.get_running_loop()
         write = _Write(lambda connection: joint(connection, (item,)), None, loop, loop.create_future(), joint, item)
         self._put(write)
@@ -92,7 +95,8 @@ class Writer:
             self._wake.release()
 
     def close(self) -> None:
-        """Carries out what was queued, then ends the thread and closes the connection. Blocks; a second call does nothing."""
+        """Carries out what was queued, then ends the thread and closes the connection. Blocks; a second call does
+        nothing."""
         with self._lock:
             self._closed = True
         self._call()
@@ -134,11 +138,14 @@ class Writer:
             if not began or len(group) == 1:
                 self._fail(group, error)
                 return
-            for write in group:  # again, alone: then only the one that cannot be committed (too large for a full disk, say) fails
+            for write in (
+                group
+            ):  # again, alone: then only the one that cannot be committed (too large for a full disk, say) fails
                 self._commit([write])
 
     def _run(self, part: list[_Write]) -> None:
-        """Runs a part of a transaction in a savepoint. Raises only what undid the whole transaction: SQLite does that on some full disks and I/O errors."""
+        """Runs a part of a transaction in a savepoint. Raises only what undid the whole transaction: SQLite does that
+        on some full disks and I/O errors."""
         self._sql.execute("SAVEPOINT one")
         try:
             self._carry_out(part)

@@ -1,6 +1,8 @@
-"""Templates: messages to tokens and sampled tokens to messages. `base.Template` is the contract, `load_template` makes one.
+"""Templates: messages to tokens and sampled tokens to messages. `base.Template` is the contract, `load_template` makes
+one.
 
-Nothing here imports torch, an engine or a wire, and nothing is stored: all that a template remembers was found when it was loaded.
+Nothing here imports torch, an engine or a wire, and nothing is stored: all that a template remembers was found when it
+was loaded.
 """
 
 from __future__ import annotations
@@ -9,14 +11,22 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from agentlightning.templates.base import Chosen, Parsed, ParsedDelta, Rendering, SampledTurn, StreamParser, Template
+from agentlightning.templates.base import (
+    FormatChoice,
+    Parsed,
+    ParsedDelta,
+    Rendering,
+    SampledTurn,
+    StreamParser,
+    Template,
+)
 from agentlightning.types import Json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = [
-    "Chosen",
+    "FormatChoice",
     "Parsed",
     "ParsedDelta",
     "Rendering",
@@ -25,33 +35,33 @@ __all__ = [
     "Template",
     "describe",
     "load_template",
-    "other_reasoning",
 ]
 
 
 def load_template(
-    tokenizer: PreTrainedTokenizerBase, *, tool_format: str | None = None, stop_token_ids: Sequence[int] = (), keep_reasoning: bool = False
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    tool_format: str | None = None,
+    stop_token_ids: Sequence[int] = (),
+    keep_reasoning: bool = False,
 ) -> Template:
     """A Template over a Hugging Face fast tokenizer with a chat template, which is probed once, here.
 
-    ``tool_format``: a name of `formats.FORMATS`; None takes what the template writes. ``stop_token_ids`` are added to the end-of-turn ids
-    that the tokenizer, the template and the format name. ``keep_reasoning``: a recorded sample stays as it was sampled where the template would
-    drop its reasoning (else that is a rewrite). Raises ConfigError for an unknown format, ModelError for a tokenizer that cannot be used.
+    ``tool_format``: a name of `formats.FORMATS`; None takes what the template writes. ``stop_token_ids`` are added to
+    the end-of-turn ids that the tokenizer, the template and the format name. ``keep_reasoning``: a recorded sample
+    stays as it was sampled where the template would drop its reasoning (else that is a rewrite). Raises ConfigError for
+    an unknown format, ModelError for a tokenizer that cannot be used.
     """
     from agentlightning.templates.chat import ChatTemplate
 
-    return ChatTemplate(tokenizer, tool_format=tool_format, stop_token_ids=stop_token_ids, keep_reasoning=keep_reasoning)
-
-
-def other_reasoning(template: Template) -> Template | None:
-    """The same template with the other value of ``keep_reasoning``; None where that makes no difference."""
-    from agentlightning.templates.chat import ChatTemplate
-
-    return template.other_reasoning() if isinstance(template, ChatTemplate) else None
+    return ChatTemplate(
+        tokenizer, tool_format=tool_format, stop_token_ids=stop_token_ids, keep_reasoning=keep_reasoning
+    )
 
 
 def describe(template: Template) -> dict[str, Json]:
-    """For people: the tool format, how it was chosen, and what the probe found. A template that was not probed says only its format and stops."""
+    """For people: the tool format, how it was chosen, and what the probe found. A template that was not probed says
+    only its format and stops."""
     from agentlightning.templates.chat import ChatTemplate
 
     known: dict[str, Json] = {"tool_format": template.tool_format, "stop_token_ids": list(template.stop_token_ids)}

@@ -1,7 +1,8 @@
 """Arguments: tool arguments that a model writes in another form than JSON, turned into JSON text and back. Pure.
 
-Formats with a tag for each argument (Qwen3-Coder, GLM) write strings bare, so that only the tool's own schema tells ``17`` the number from ``17`` the
-text. Gemma's formats have a grammar of their own. JSON that the model wrote is kept as it was written.
+Formats with a tag for each argument (Qwen3-Coder, GLM) write strings bare, so that only the tool's own schema tells
+``17`` the number from ``17`` the text. Gemma's formats have a grammar of their own. JSON that the model wrote is kept
+as it was written.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def types_of(tools: Sequence[Tool]) -> dict[str, Types]:
     for tool in tools:
         properties = local_reference(tool.parameters, tool.parameters).get("properties")
         if isinstance(properties, Mapping):
-            found[tool.name] = {str(key): _types(schema, tool.parameters) for key, schema in cast("Mapping[str, Json]", properties).items()}
+            found[tool.name] = {
+                str(key): _types(schema, tool.parameters)
+                for key, schema in cast("Mapping[str, Json]", properties).items()
+            }
     return found
 
 
@@ -105,13 +109,17 @@ def as_json(text: str, types: frozenset[str]) -> str:
 
 
 def bare(arguments: str) -> list[tuple[str, str]] | None:
-    """The members of a JSON object as names and bare values: strings as they are, other values as JSON. None where it is no object."""
+    """The members of a JSON object as names and bare values: strings as they are, other values as JSON. None where it
+    is no object."""
     try:
         value = json.loads(arguments)
         if not isinstance(value, dict):
             return None
         members = cast("dict[str, Json]", value)
-        return [(key, item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)) for key, item in members.items()]
+        return [
+            (key, item if isinstance(item, str) else json.dumps(item, ensure_ascii=False))
+            for key, item in members.items()
+        ]
     except (ValueError, RecursionError):
         return None
 
@@ -214,7 +222,11 @@ def _as_gemma(value: Json, quote: str) -> str:
     if isinstance(value, str):
         return f"{quote}{value}{quote}"
     if isinstance(value, Mapping):
-        return "{" + ",".join([f"{key}:{_as_gemma(item, quote)}" for key, item in cast("Mapping[str, Json]", value).items()]) + "}"
+        return (
+            "{"
+            + ",".join([f"{key}:{_as_gemma(item, quote)}" for key, item in cast("Mapping[str, Json]", value).items()])
+            + "}"
+        )
     if isinstance(value, Sequence):
         return "[" + ",".join([_as_gemma(item, quote) for item in cast("Sequence[Json]", value)]) + "]"
     return json.dumps(value)

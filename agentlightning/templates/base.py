@@ -15,8 +15,8 @@ from agentlightning.types import FinishReason, Json, Message, Tool, ToolCall
 class SampledTurn:
     """An assistant message of a history that the gateway itself sampled.
 
-    ``text`` is the decoded sample without its end-of-turn token; ``ended_with`` is the text of that token, "" where the sample was cut
-    (by length or a stop string) and the end of the turn has to come from the template.
+    ``text`` is the decoded sample without its end-of-turn token; ``ended_with`` is the text of that token, "" where the
+    sample was cut (by length or a stop string) and the end of the turn has to come from the template.
     """
 
     text: str
@@ -27,16 +27,19 @@ class SampledTurn:
 class Rendering:
     """A history rendered with a marker in place of each recorded sample.
 
-    ``texts[k]`` is the template's and the client's text before the k-th recorded sample; the last entry is what follows the last one (with the
-    generation prompt). ``len(texts) == number of recorded samples + 1``. A sampled end-of-turn is not repeated in the text after it. The
-    texts may carry private escapes that keep special-token text inside messages from becoming control tokens: compare them as they are, encode them with ``encode``.
+    ``texts[k]`` is the template's and the client's text before the k-th recorded sample; the last entry is what follows
+    the last one (with the generation prompt). ``len(texts) == number of recorded samples + 1``. A sampled end-of-turn
+    is not repeated in the text after it. The texts may carry private escapes that keep special-token text inside
+    messages from becoming control tokens: compare them as they are, encode them with ``encode``.
     """
 
     texts: tuple[str, ...]
     rewrote: str | None = None
-    """Why the template would not render a recorded sample as it was sampled (it drops earlier reasoning, say); None when it would."""
+    """Why the template would not render a recorded sample as it was sampled (it drops earlier reasoning, say); None
+    when it would."""
     rewritten: tuple[int, ...] = ()
-    """With ``rewrote``: the indices of those messages. Rendering again without them in ``sampled`` gives what the template makes of them."""
+    """With ``rewrote``: the indices of those messages. Rendering again without them in ``sampled`` gives what the
+    template makes of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,9 @@ class ParsedDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """Which tool format a template was found to need. ``sure``: its own rendering or the user says so; else it was guessed, and ``why`` from what."""
+class FormatChoice:
+    """Which tool format a template was found to need. ``sure``: its own rendering or the user says so; else it was
+    guessed, and ``why`` from what."""
 
     name: str
     sure: bool
@@ -60,8 +64,8 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A whole sample: its message, how often something in it began like a tool call (or a channel) and was none (that is text of the message), and how
-    many of its tokens are reasoning, the tags around it among them."""
+    """A whole sample: its message, how often something in it began like a tool call (or a channel) and was none (that
+    is text of the message), and how many of its tokens are reasoning, the tags around it among them."""
 
     message: Message
     malformed: int = 0
@@ -74,16 +78,19 @@ def shown(text: str) -> str:
 
 
 class StreamParser(Protocol):
-    """Turns one sample into a message while it grows. Never shows half a tag, half a character or text that a stop string will cut."""
+    """Turns one sample into a message while it grows. Never shows half a tag, half a character or text that a stop
+    string will cut."""
 
     @property
     def malformed(self) -> int:
-        """How often something in what was fed began like a tool call (or a channel) and was none. It is text of the message."""
+        """How often something in what was fed began like a tool call (or a channel) and was none. It is text of the
+        message."""
         ...
 
     @property
     def thought_tokens(self) -> int:
-        """How many of the ids that were fed are reasoning, the tags around it among them. Right once the sample is finished."""
+        """How many of the ids that were fed are reasoning, the tags around it among them. Right once the sample is
+        finished."""
         ...
 
     def feed(self, token_ids: array[int]) -> ParsedDelta: ...
@@ -98,22 +105,28 @@ class Template(Protocol):
     """Ids that end the assistant's turn."""
     tool_format: str
     kwargs_key: bytes
-    """Tells histories apart that are rendered with other `chat_template_kwargs`; empty without any, else it begins with a NUL."""
+    """Tells histories apart that are rendered with other `chat_template_kwargs`; empty without any, else it begins with
+    a NUL."""
 
     def under(self, kwargs: Mapping[str, Json]) -> Template:
-        """The same template, handed those of ``kwargs`` (values from outside) that it takes. Raises TemplateError where it cannot be used with them."""
+        """The same template, handed those of ``kwargs`` (values from outside) that it takes. Raises TemplateError where
+        it cannot be used with them."""
         ...
 
     def untaken(self, kwargs: Mapping[str, Json]) -> tuple[str, ...]:
         """The names in ``kwargs`` that the template takes no notice of."""
         ...
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool], sampled: Mapping[int, SampledTurn]) -> Rendering:
-        """Renders for generation. ``sampled`` maps indices of assistant messages to their recorded samples. Raises TemplateError."""
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool], sampled: Mapping[int, SampledTurn]
+    ) -> Rendering:
+        """Renders for generation. ``sampled`` maps indices of assistant messages to their recorded samples. Raises
+        TemplateError."""
         ...
 
     def encode(self, text: str, *, start: bool) -> array[int]:
-        """Tokenises a text of a Rendering. ``start``: the text begins the prompt (a tokenizer that adds a leading space or BOS does so only here)."""
+        """Tokenises a text of a Rendering. ``start``: the text begins the prompt (a tokenizer that adds a leading space
+        or BOS does so only here)."""
         ...
 
     def encode_all(self, texts: Sequence[tuple[str, bool]]) -> list[array[int] | TemplateError]:
@@ -127,14 +140,23 @@ class Template(Protocol):
     def sampled_turn(self, token_ids: Sequence[int]) -> SampledTurn: ...
 
     def read(
-        self, token_ids: Sequence[int], tools: Sequence[Tool], finish: FinishReason, stop_string: str | None = None, *, plain: bool = False
+        self,
+        token_ids: Sequence[int],
+        tools: Sequence[Tool],
+        finish: FinishReason,
+        stop_string: str | None = None,
+        *,
+        plain: bool = False,
     ) -> Parsed:
-        """The message in a sample: text with the end-of-turn and a final stop string cut off, reasoning, tool calls with fresh ids.
+        """The message in a sample: text with the end-of-turn and a final stop string cut off, reasoning, tool calls
+        with fresh ids.
 
-        Malformed tool calls stay text. With ``plain`` all is text: nothing is a call or reasoning. Never raises for any ids below the vocabulary size.
+        Malformed tool calls stay text. With ``plain`` all is text: nothing is a call or reasoning. Never raises for any
+        ids below the vocabulary size.
         """
         ...
 
     def stream(self, tools: Sequence[Tool], stop: Sequence[str] = (), *, plain: bool = False) -> StreamParser:
-        """Reads a sample as ``read`` does while it grows. ``stop``: the request's stop strings, so that no text is shown that one of them may cut."""
+        """Reads a sample as ``read`` does while it grows. ``stop``: the request's stop strings, so that no text is
+        shown that one of them may cut."""
         ...

@@ -1,7 +1,8 @@
 """ChatTemplate: the `Template` over a Hugging Face tokenizer.
 
-Renders a history with a marker in place of each recorded sample, so that what is between the markers is exactly the template's and the client's
-text. What the probe found the template not to do is done here in text: tools, calls and results, system messages, roles in a row.
+Renders a history with a marker in place of each recorded sample, so that what is between the markers is exactly the
+template's and the client's text. What the probe found the template not to do is done here in text: tools, calls and
+results, system messages, roles in a row.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import Any, cast
 from tokenizers import Tokenizer
 
 from agentlightning.errors import ConfigError, ModelError, TemplateError
-from agentlightning.templates.base import Chosen, Parsed, Rendering, SampledTurn
+from agentlightning.templates.base import FormatChoice, Parsed, Rendering, SampledTurn
 from agentlightning.templates.codec import Codec, control_tokens
+from agentlightning.templates.escaping import MARK, MARKER, Guard, marker
 from agentlightning.templates.formats import FORMATS, choose, tool_response
-from agentlightning.templates.guard import MARK, MARKER, Guard, marker
 from agentlightning.templates.harmony import CHANNEL, END, MESSAGE, START, HarmonyReader
 from agentlightning.templates.jinja import Compiled, compile_template, names_in
 from agentlightning.templates.parser import TAGS, Reader, ReplyParser, TextReader, joined
@@ -61,7 +62,8 @@ class _Turn:
 
 @dataclass(slots=True)
 class _Place:
-    """What a marked turn becomes. ``sample`` None: the calls that the template was given are written here, ``reasoning`` where it shows any."""
+    """What a marked turn becomes. ``sample`` None: the calls that the template was given are written here,
+    ``reasoning`` where it shows any."""
 
     sample: SampledTurn | None
     reasoning: str
@@ -92,10 +94,17 @@ class ChatTemplate:
     """Made by `load_template`. Safe to use from several threads."""
 
     def __init__(
-        self, tokenizer: Any, *, tool_format: str | None = None, stop_token_ids: Sequence[int] = (), keep_reasoning: bool = False
+        self,
+        tokenizer: Any,
+        *,
+        tool_format: str | None = None,
+        stop_token_ids: Sequence[int] = (),
+        keep_reasoning: bool = False,
     ) -> None:
         if tool_format is not None and tool_format not in FORMATS:
-            raise ConfigError(f"tool_format {tool_format!r} is not known: use one of {', '.join(sorted(FORMATS))}, or leave it out")
+            raise ConfigError(
+                f"tool_format {tool_format!r} is not known: use one of {', '.join(sorted(FORMATS))}, or leave it out"
+            )
         core, source, named = _parts_of(tokenizer)
         control = control_tokens(core, source)
         self._guard = Guard(control)
@@ -123,28 +132,35 @@ class ChatTemplate:
             )
             self.probe: Probe = self._probed(self._apply)
         except TemplateError as error:
-            raise ModelError(f"the tokenizer's chat template cannot be used: {error}; give the model folder one that can") from error
+            raise ModelError(
+                f"the tokenizer's chat template cannot be used: {error}; give the model folder one that can"
+            ) from error
         found = self.probe
-        self.chosen: Chosen = choose(tool_format, found.call_format, known, source)
+        self.chosen: FormatChoice = choose(tool_format, found.call_format, known, source)
         """The tool format, whether that is sure, and why."""
         self.tool_format: str = self.chosen.name
         self._format = FORMATS[self.tool_format]
         self._opening = self._format.write_all([("zq", "{}")]).partition("zq")[0]
         signs = self._format.signs
         spoken_of = found.call_format is None and bool(signs) and all(sign in known or sign in source for sign in signs)
-        self.native_calls: bool = found.results and (self.tool_format == found.call_format or (found.tools and spoken_of))
+        self.native_calls: bool = found.results and (
+            self.tool_format == found.call_format or (found.tools and spoken_of)
+        )
         """Calls and results stand where the template has them; else they are text."""
         self.native_tools: bool = found.tools and self.native_calls
         """So does the list of tools."""
         if self._format.scanner is None and not self.native_calls:
             raise ConfigError(
-                f"tool_format {self.tool_format!r} needs a chat template that renders calls and results itself: {self.fallback}"
+                f"tool_format {self.tool_format!r} needs a chat template that renders calls and results itself: "
+                f"{self.fallback}"
             )
 
         ends = [found.end_of_turn, *self._format.ends, *([found.calls.end] if found.calls else [])]
         eos_id = cast("int | None", tokenizer.eos_token_id)
         ids = [control[end] for end in ends if end in control and end not in self._format.goes_on]
-        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys([*ids, *([] if eos_id is None else [eos_id]), *stop_token_ids]))
+        self.stop_token_ids: tuple[int, ...] = tuple(
+            dict.fromkeys([*ids, *([] if eos_id is None else [eos_id]), *stop_token_ids])
+        )
         self._stop_ids = frozenset(self.stop_token_ids)
         unknown = cast("str | None", getattr(core.model, "unk_token", tokenizer.unk_token))
         self._codec = Codec(core, control, self._guard, separator=found.end_of_turn or eos, unknown=unknown)
@@ -152,26 +168,21 @@ class ChatTemplate:
         self.fitted: dict[str, None] = {}
         """What orders of roles, so far, were made fit for a template that refuses them."""
 
-    def other_reasoning(self) -> ChatTemplate | None:
-        """The same template with the other value of ``keep_reasoning``; None where it knows no reasoning, so that there is no other."""
-        if not self.probe.reasoning:
-            return None
-        other = copy.copy(self)
-        other._keep_reasoning = not self._keep_reasoning
-        other._warned = True
-        other._variants = _Variants()
-        return other
-
     # ----------------------------------------------------------------- what clients hand to the template
     def untaken(self, kwargs: Mapping[str, Json]) -> tuple[str, ...]:
         """As in `base.Template`."""
         return tuple(name for name in kwargs if name not in self._takes)
 
     def under(self, kwargs: Mapping[str, Json]) -> ChatTemplate:
-        """As in `base.Template`. It is probed anew, since what begins a reply may be another; the same one is given for the same values."""
+        """As in `base.Template`. It is probed anew, since what begins a reply may be another; the same one is given for
+        the same values."""
         taken = {name: kwargs[name] for name in sorted(kwargs.keys() & self._takes)}
         return (
-            self._variants.get(b"\0" + json.dumps(taken, sort_keys=True).encode(), lambda key: self._variant(key, taken)) if taken else self
+            self._variants.get(
+                b"\0" + json.dumps(taken, sort_keys=True).encode(), lambda key: self._variant(key, taken)
+            )
+            if taken
+            else self
         )
 
     def _variant(self, key: bytes, taken: dict[str, Json]) -> ChatTemplate:
@@ -182,7 +193,9 @@ class ChatTemplate:
         return other
 
     # ----------------------------------------------------------------- rendering
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool], sampled: Mapping[int, SampledTurn]) -> Rendering:
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool], sampled: Mapping[int, SampledTurn]
+    ) -> Rendering:
         """As in `base.Template`."""
         if not messages:
             raise TemplateError("there are no messages")
@@ -196,14 +209,25 @@ class ChatTemplate:
     def _apply(self, messages: Sequence[Json], tools: Sequence[Json] | None, generate: bool) -> str:
         compiled = self._with_tools if tools else self._plain
         try:
-            return compiled(messages=messages, tools=tools, documents=None, add_generation_prompt=generate, **self._names, **self._kwargs)
+            return compiled(
+                messages=messages,
+                tools=tools,
+                documents=None,
+                add_generation_prompt=generate,
+                **self._names,
+                **self._kwargs,
+            )
         except Exception as error:  # a template is a program of somebody else's: it may fail in any way
             raise TemplateError(
                 f"the chat template refused the conversation: {' '.join(str(error).split()) or type(error).__name__}"
             ) from error
 
     def _turns(
-        self, messages: Sequence[Message], offered: Sequence[Json], sampled: Mapping[int, SampledTurn], places: dict[int, _Place]
+        self,
+        messages: Sequence[Message],
+        offered: Sequence[Json],
+        sampled: Mapping[int, SampledTurn],
+        places: dict[int, _Place],
     ) -> list[_Turn]:
         lost = not self.native_calls and any(m.tool_calls or m.role == "tool" for m in messages)
         if not self._warned and (lost or (offered and not self.native_tools)):
@@ -211,7 +235,11 @@ class ChatTemplate:
             logger.warning("%s", self.fallback)
         turns: list[_Turn] = []
         names: dict[str, str] = {}
-        extra = self._format.instructions(offered, as_text=not self.native_calls) if offered and not self.native_tools else ""
+        extra = (
+            self._format.instructions(offered, as_text=not self.native_calls)
+            if offered and not self.native_tools
+            else ""
+        )
         carried = (
             self._guard.broken(json.dumps(offered, ensure_ascii=False))
             if offered and self.native_tools and self.probe.tools_in_system
@@ -236,15 +264,25 @@ class ChatTemplate:
                     if carried:
                         turn.fields["tools"] = carried
             else:
-                raise TemplateError(f"a message has the role {message.role!r}: it has to be system, user, assistant or tool")
-            if turn.role == "user" and message.role == "tool" and i > 0 and messages[i - 1].role == "tool" and turns[-1].role == "user":
+                raise TemplateError(
+                    f"a message has the role {message.role!r}: it has to be system, user, assistant or tool"
+                )
+            if (
+                turn.role == "user"
+                and message.role == "tool"
+                and i > 0
+                and messages[i - 1].role == "tool"
+                and turns[-1].role == "user"
+            ):
                 # Results of one round are one user turn, as in templates that know tools.
                 turns[-1].content += "\n" + turn.content
             else:
                 turns.append(turn)
         return self._alternating(self._accepted(turns), bool(offered) and self.native_tools)
 
-    def _assistant(self, i: int, messages: Sequence[Message], sample: SampledTurn | None, places: dict[int, _Place]) -> _Turn:
+    def _assistant(
+        self, i: int, messages: Sequence[Message], sample: SampledTurn | None, places: dict[int, _Place]
+    ) -> _Turn:
         message = messages[i]
         given = bool(message.tool_calls) and self.native_calls and self.probe.calls is not None
         if sample is None and not given:
@@ -260,7 +298,8 @@ class ChatTemplate:
         return turn
 
     def _reasons(self, text: str) -> bool:
-        """Whether a sample holds reasoning. An empty pair of tags is none: no template loses anything by leaving it out."""
+        """Whether a sample holds reasoning. An empty pair of tags is none: no template loses anything by leaving it
+        out."""
         if not self.probe.reasoning:
             return False
         if self.reasoning_tags is None:
@@ -278,7 +317,10 @@ class ChatTemplate:
         style = self.probe.calls
         assert style is not None
         escape = self._guard.escape
-        calls = [(escape(call.id), marker("c", i) + escape(call.name), {"value": marker("e", i)}) for call in message.tool_calls]
+        calls = [
+            (escape(call.id), marker("c", i) + escape(call.name), {"value": marker("e", i)})
+            for call in message.tool_calls
+        ]
         return _Turn("assistant", "", called(style, calls))
 
     def _as_sampled(self, message: Message) -> tuple[str, str]:
@@ -297,7 +339,8 @@ class ChatTemplate:
         return [(escape(c.name), self._object(c.arguments) or escape(c.arguments)) for c in message.tool_calls]
 
     def _object(self, arguments: str) -> str | None:
-        """Its strings are escaped before they are JSON: a format may write them bare, and a token's text may hold what JSON writes with a backslash."""
+        """Its strings are escaped before they are JSON: a format may write them bare, and a token's text may hold what
+        JSON writes with a backslash."""
         if not arguments.strip():
             return "{}"
         try:
@@ -309,7 +352,8 @@ class ChatTemplate:
             return None
 
     def _written(self, message: Message) -> _Turn:
-        """An assistant turn that was not sampled here (or that the template rewrites). Its calls are written as the model would write them."""
+        """An assistant turn that was not sampled here (or that the template rewrites). Its calls are written as the
+        model would write them."""
         escape = self._guard.escape
         turn = _Turn("assistant", self._format.write_reply(escape(message.content), self._calls(message)))
         if message.reasoning is not None and self.probe.reasoning:
@@ -337,7 +381,8 @@ class ChatTemplate:
         found = self.probe
         accepted: list[_Turn] = []
         waiting: _Turn | None = None
-        # What comes behind a sample must not change what is before it: a first system text is judged by the turn that follows it.
+        # What comes behind a sample must not change what is before it: a first system text is judged by the turn that
+        # follows it.
         behind = next((turn.role for turn in turns if turn.role != "system"), None)
         first_system = found.system if behind == "user" else found.lone_system
         for position, turn in enumerate(turns):
@@ -357,8 +402,9 @@ class ChatTemplate:
         return accepted
 
     def _alternating(self, turns: list[_Turn], tools: bool) -> list[_Turn]:
-        """The turns in an order that the template takes: where user and assistant must alternate, users in a row are joined and an empty turn stands where
-        another is missing. What is in front of an assistant's turn is the same whatever comes behind it."""
+        """The turns in an order that the template takes: where user and assistant must alternate, users in a row are
+        joined and an empty turn stands where another is missing. What is in front of an assistant's turn is the same
+        whatever comes behind it."""
         found = self.probe
         opens = found.assistant_first_with_tools if tools else found.assistant_first
         result: list[_Turn] = []
@@ -373,8 +419,12 @@ class ChatTemplate:
             behind = result[-1] if result else None
             if turn is None or turn.role in ("assistant", "tool"):  # None: the reply that is about to be sampled
                 if last is None and not opens:
-                    last = fill("user", "a conversation that the user does not open begins with an empty turn of the user's")
-                elif last == "assistant" and not found.repeated_assistants and (turn is None or turn.role == "assistant"):
+                    last = fill(
+                        "user", "a conversation that the user does not open begins with an empty turn of the user's"
+                    )
+                elif (
+                    last == "assistant" and not found.repeated_assistants and (turn is None or turn.role == "assistant")
+                ):
                     last = fill("user", "replies in a row have an empty turn of the user's between them")
                 elif turn and turn.place and behind and behind.role == "tool":
                     turn.place.start = found.after_tool
@@ -423,7 +473,10 @@ class ChatTemplate:
                     start = openings[0]
                 elif place.sample and not self._keep_reasoning:
                     changed.setdefault("drops the reasoning of", []).append(i)
-            before, past = self._head(_unmarked(text[cursor:start]), place, bool(openings)), self._past_end(text, end, place)
+            before, past = (
+                self._head(_unmarked(text[cursor:start]), place, bool(openings)),
+                self._past_end(text, end, place),
+            )
             if before is None or past is None:
                 if place.sample is None:
                     raise TemplateError(f"the chat template renders the tool calls of message {i} in a form of its own")
@@ -436,22 +489,28 @@ class ChatTemplate:
                 texts.append(so_far + before)
                 so_far = ""
         texts.append(so_far + _unmarked(text[cursor:]))
-        why = "; ".join(f"the chat template {what} message {', '.join(map(str, which))}" for what, which in changed.items())
+        why = "; ".join(
+            f"the chat template {what} message {', '.join(map(str, which))}" for what, which in changed.items()
+        )
         return Rendering(tuple(texts), why or None, tuple(sorted({i for which in changed.values() for i in which})))
 
     def _head(self, before: str, place: _Place, reasons: bool) -> str | None:
-        """The text before a sample with the generation prompt in place of what a history has there. None for a call that starts in no known way."""
+        """The text before a sample with the generation prompt in place of what a history has there. None for a call
+        that starts in no known way."""
         heads = place.start.heads if not place.call or reasons else (place.start.call_head,)
         for head in heads:
             if head is not None and before.endswith(head):
                 if place.sample is None:
                     # What the format writes itself goes; anything before that is the template's.
-                    return before.removesuffix(head if reasons else self._opening if head.endswith(self._opening) else head)
+                    return before.removesuffix(
+                        head if reasons else self._opening if head.endswith(self._opening) else head
+                    )
                 return before[: len(before) - len(head)] + place.start.generation
         return None if place.call else before
 
     def _past_end(self, text: str, at: int, place: _Place) -> int | None:
-        """Where the text behind a sample goes on, past the end-of-turn that the sample holds already. None for a call that ends in no known way."""
+        """Where the text behind a sample goes on, past the end-of-turn that the sample holds already. None for a call
+        that ends in no known way."""
         ends = (self.probe.end_of_turn, *self._format.goes_on)
         if place.call:
             style = self.probe.calls
@@ -475,7 +534,10 @@ class ChatTemplate:
         if self.native_tools:
             return ""
         if self.native_calls:
-            return "the chat template does not render the tool list in front of a conversation: it is written into the system message"
+            return (
+                "the chat template does not render the tool list in front of a conversation: it is written into the "
+                "system message"
+            )
         if self.probe.lacks:
             why = f"the chat template does not render {' or '.join(self.probe.lacks)}"
         else:
@@ -514,7 +576,13 @@ class ChatTemplate:
         return TextReader(self.reasoning_tags, scanner(tools) if tools else None, inside=self.probe.thinks_first)
 
     def read(
-        self, token_ids: Sequence[int], tools: Sequence[Tool], finish: FinishReason, stop_string: str | None = None, *, plain: bool = False
+        self,
+        token_ids: Sequence[int],
+        tools: Sequence[Tool],
+        finish: FinishReason,
+        stop_string: str | None = None,
+        *,
+        plain: bool = False,
     ) -> Parsed:
         """As in `base.Template`. The message's ``reasoning`` is None where there is none."""
         parser = self.stream(tools, (stop_string,) if stop_string else (), plain=plain)
@@ -524,14 +592,16 @@ class ChatTemplate:
 
 
 def _parts_of(tokenizer: Any) -> tuple[Tokenizer, str, dict[str, str]]:
-    """The Rust tokenizer, the chat template's source, and the source for each use (``default``, ``tool_use``). Raises ModelError."""
+    """The Rust tokenizer, the chat template's source, and the source for each use (``default``, ``tool_use``). Raises
+    ModelError."""
     core = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(core, Tokenizer):
         raise ModelError(f"{type(tokenizer).__name__} is not a fast tokenizer: the model folder needs a tokenizer.json")
     template = cast("str | dict[str, str] | None", tokenizer.chat_template)
     if not template:
         raise ModelError(
-            "the tokenizer has no chat template: put a chat_template.jinja into the model folder (an instruct model's folder has one)"
+            "the tokenizer has no chat template: put a chat_template.jinja into the model folder (an instruct model's "
+            "folder has one)"
         )
     if isinstance(template, str):
         return core, template, {"default": template, "tool_use": template}

@@ -1,7 +1,8 @@
 """Codec: text to token ids and back for one tokenizer, one piece of a prompt at a time. Knows nothing of messages.
 
-A piece that follows other tokens is encoded as it would be inside the whole prompt. Only text that is not escaped can become a control token
-(`guard`), whatever the tokenizer's normaliser or vocabulary would make of the rest. No BOS is added: the chat template writes the one it wants.
+A piece that follows other tokens is encoded as it would be inside the whole prompt. Only text that is not escaped can
+become a control token (`guard`), whatever the tokenizer's normaliser or vocabulary would make of the rest. No BOS is
+added: the chat template writes the one it wants.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Protocol
 from tokenizers import AddedToken, Tokenizer, decoders
 
 from agentlightning.errors import TemplateError
-from agentlightning.templates.guard import ESCAPE, MARK, QUOTE, Guard, unescape
+from agentlightning.templates.escaping import ESCAPE, MARK, QUOTE, Guard, unescape
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BEFORE = MARK + MARK
@@ -35,9 +36,12 @@ class Decoder(Protocol):
 
 
 class Codec:
-    """Encodes and decodes. ``control`` maps the control tokens' texts to their ids, ``separator`` is the one that a piece is likely to follow."""
+    """Encodes and decodes. ``control`` maps the control tokens' texts to their ids, ``separator`` is the one that a
+    piece is likely to follow."""
 
-    def __init__(self, core: Tokenizer, control: Mapping[str, int], guard: Guard, *, separator: str | None, unknown: str | None) -> None:
+    def __init__(
+        self, core: Tokenizer, control: Mapping[str, int], guard: Guard, *, separator: str | None, unknown: str | None
+    ) -> None:
         if core.truncation or core.padding:  # pyright: ignore[reportUnknownMemberType]
             core = Tokenizer.from_str(core.to_str())
             core.no_truncation()
@@ -62,14 +66,16 @@ class Codec:
 
     # ----------------------------------------------------------------- encoding
     def encode(self, text: str, *, start: bool) -> array[int]:
-        """The ids of a rendered text, its escapes taken out. Raises TemplateError where the tokenizer cannot write a text without a control token."""
+        """The ids of a rendered text, its escapes taken out. Raises TemplateError where the tokenizer cannot write a
+        text without a control token."""
         (ids,) = self.encode_all([(text, start)])
         if isinstance(ids, TemplateError):
             raise ids
         return ids
 
     def encode_all(self, texts: Sequence[tuple[str, bool]]) -> list[array[int] | TemplateError]:
-        """As ``encode`` of each text with its ``start``. The tokenizer runs once for all, outside the interpreter's lock."""
+        """As ``encode`` of each text with its ``start``. The tokenizer runs once for all, outside the interpreter's
+        lock."""
         whole: list[tuple[int, str, str]] = []
         for i, (text, start) in enumerate(texts):
             if text and ESCAPE not in text:
@@ -130,7 +136,8 @@ class Codec:
 
     # ----------------------------------------------------------------- decoding
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of ids as it reads behind other tokens; an incomplete character is U+FFFD, an id without a text is nothing."""
+        """The text of ids as it reads behind other tokens; an incomplete character is U+FFFD, an id without a text is
+        nothing."""
         if self._table is not None:
             return self._table.join(token_ids).decode("utf-8", "replace")
         return self._decode([*self._before, *token_ids])[len(self._before_text) :]
@@ -140,7 +147,8 @@ class Codec:
         return _Whole(self) if self._table is None else _ByteDecoder(self._table)
 
     def decode_whole(self, token_ids: Sequence[int]) -> str | None:
-        """As ``decode``; None where the next ids can still change what these read as: part of a character, or of a run of single bytes."""
+        """As ``decode``; None where the next ids can still change what these read as: part of a character, or of a run
+        of single bytes."""
         last = next((i for i in reversed(token_ids) if self._core.id_to_token(i) is not None), None)
         if last is None or last in self._bytes:
             return None
@@ -177,7 +185,8 @@ class Codec:
 
 
 def _byte_of() -> dict[str, int]:
-    """The character that stands for each byte in a byte-level vocabulary: itself where it is printable, else one from U+0100 on."""
+    """The character that stands for each byte in a byte-level vocabulary: itself where it is printable, else one from
+    U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -187,7 +196,8 @@ _BYTE_OF = _byte_of()
 
 
 class _Bytes(dict[int, bytes]):
-    """The bytes of each id, filled in as ids are met. A token with a character that stands for no byte is its own text, as in the library's decoder."""
+    """The bytes of each id, filled in as ids are met. A token with a character that stands for no byte is its own text,
+    as in the library's decoder."""
 
     def __init__(self, core: Tokenizer) -> None:
         super().__init__()
@@ -242,7 +252,8 @@ class _Whole:
 
 
 def control_tokens(core: Tokenizer, template: str) -> dict[str, int]:
-    """The texts that only the template may write as tokens: special ones, other added ones that it mentions, and all named like ``<|x|>``.
+    """The texts that only the template may write as tokens: special ones, other added ones that it mentions, and all
+    named like ``<|x|>``.
 
     Added tokens that are ordinary text to the model (runs of spaces, HTML tags) are not among them.
     """

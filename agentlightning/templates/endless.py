@@ -1,6 +1,7 @@
 """Endless: whether a JSON schema refers to itself so that no value of it could ever be finished. Pure.
 
-A grammar of such a schema has nothing to begin with, or no way to an end; the library that compiles it finds out in the middle of a sample.
+A grammar of such a schema has nothing to begin with, or no way to an end; the library that compiles it finds out in the
+middle of a sample.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ _ROUNDS = 50
 
 
 def is_endless(schema: Json) -> bool:
-    """Whether every value of a schema would hold another value of it: ``{"$ref": "#"}``, or an object that requires a member like itself.
+    """Whether every value of a schema would hold another value of it: ``{"$ref": "#"}``, or an object that requires a
+    member like itself.
 
-    The least fixed point over the schemas that a value has to follow: those that can be finished without any other first, then those that need only them.
+    The least fixed point over the schemas that a value has to follow: those that can be finished without any other
+    first, then those that need only them.
     """
     nodes: dict[int, Mapping[str, Json]] = {}
     todo: list[Json] = [schema]
@@ -36,7 +39,8 @@ def is_endless(schema: Json) -> bool:
         before = len(finite)
         for node in order:
             if id(node) not in finite and all(
-                enough(id(inner) in finite or id(inner) not in nodes for inner in group) for group, enough in _needs(node, schema)
+                enough(id(inner) in finite or id(inner) not in nodes for inner in group)
+                for group, enough in _needs(node, schema)
             ):
                 finite.add(id(node))
         if len(finite) == before:

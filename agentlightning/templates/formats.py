@@ -12,7 +12,7 @@ from typing import Any
 
 from agentlightning.templates import harmony, tagged
 from agentlightning.templates.arguments import bare, to_gemma
-from agentlightning.templates.base import Chosen
+from agentlightning.templates.base import FormatChoice
 from agentlightning.templates.running import LlamaScanner, MistralScanner
 from agentlightning.templates.scan import Scanner
 from agentlightning.types import Json, Tool, ToolCall
@@ -52,14 +52,20 @@ class ToolFormat:
 
     def write_all(self, calls: Sequence[tuple[str, str]]) -> str:
         """The calls of one reply. "" for none."""
-        return self.before + self.between.join([self.write(name, arguments) for name, arguments in calls]) + self.after if calls else ""
+        return (
+            self.before + self.between.join([self.write(name, arguments) for name, arguments in calls]) + self.after
+            if calls
+            else ""
+        )
 
     def instructions(self, tools: Sequence[Json], *, as_text: bool) -> str:
-        """The system text that offers tools where the chat template has no place for them. ``as_text``: nor has it one for results."""
+        """The system text that offers tools where the chat template has no place for them. ``as_text``: nor has it one
+        for results."""
         listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
         return (
             f"You can use tools. These are described here, one JSON object a line:\n<tools>\n{listed}\n</tools>\n\n"
-            f"{self.how}\n{self.example}" + ("\n\nThe results come back inside <tool_response></tool_response>." if as_text else "")
+            f"{self.how}\n{self.example}"
+            + ("\n\nThe results come back inside <tool_response></tool_response>." if as_text else "")
         )
 
 
@@ -77,7 +83,11 @@ def _json(name: str, scanner: Callable[[Sequence[Tool]], Scanner], pattern: str,
     def write(name: str, arguments: str) -> str:
         return pattern % (json.dumps(name, ensure_ascii=False), arguments)
 
-    example = more.get("before", "") + pattern % ("<name of the tool>", "<its arguments as a JSON object>") + more.get("after", "")
+    example = (
+        more.get("before", "")
+        + pattern % ("<name of the tool>", "<its arguments as a JSON object>")
+        + more.get("after", "")
+    )
     return ToolFormat(name, scanner, write, how, example, **more)
 
 
@@ -89,7 +99,11 @@ def _shown(name: str, scanner: Callable[[Sequence[Tool]], Scanner], write: Write
 
 def _qwen3_coder(name: str, arguments: str) -> str:
     members = bare(arguments)
-    inside = arguments + "\n" if members is None else "".join([f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in members])
+    inside = (
+        arguments + "\n"
+        if members is None
+        else "".join([f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in members])
+    )
     return f"<tool_call>\n<function={name}>\n{inside}</function>\n</tool_call>"
 
 
@@ -133,28 +147,35 @@ _BARE = "To use one, reply with nothing but its name and arguments as JSON, one 
 _ALL = (
     _shown("qwen3_coder", tagged.qwen3_coder, _qwen3_coder, signs=("<tool_call>", "<function=", "<parameter=")),
     _shown("glm", tagged.glm, _glm, signs=("<tool_call>", "<arg_key>"), ends=("<|user|>", "<|observation|>")),
-    _shown("deepseek_v3", tagged.deepseek, _deepseek_v3, apart="", before=tagged.CALLS, after=tagged.CALLS_END, signs=(tagged.CALLS, tagged.SEPARATOR)),
-    _shown("deepseek_v31", tagged.deepseek, _deepseek_v31, apart="", before=tagged.CALLS, between="", after=tagged.CALLS_END),
+    _shown("deepseek_v3", tagged.deepseek, _deepseek_v3, apart="", before=tagged.CALLS, after=tagged.CALLS_END,
+    signs=(tagged.CALLS, tagged.SEPARATOR)),
+    _shown("deepseek_v31", tagged.deepseek, _deepseek_v31, apart="", before=tagged.CALLS, between="",
+    after=tagged.CALLS_END),
     ToolFormat(
-        "harmony", None, harmony.written, _AS_BELOW, harmony.written("name_of_the_tool", '{"argument": "value"}') + harmony.CALL, apart="", between=harmony.CALL + harmony.START + "assistant",
+        "harmony", None, harmony.written, _AS_BELOW, harmony.written("name_of_the_tool",
+        '{"argument": "value"}') + harmony.CALL, apart="", between=harmony.CALL + harmony.START + "assistant",
         signs=harmony.TOKENS, ends=(harmony.RETURN, harmony.CALL), goes_on=(harmony.END,),
     ),
-    _shown("gemma4", tagged.gemma4, _gemma4, apart="", between="", signs=("<|tool_call>", "<tool_call|>"), ends=("<turn|>", "<|tool_response>")),
+    _shown("gemma4", tagged.gemma4, _gemma4, apart="", between="", signs=("<|tool_call>", "<tool_call|>"),
+    ends=("<turn|>", "<|tool_response>")),
     _shown(
         "function_gemma", tagged.function_gemma, _function_gemma, apart="", between="",
         signs=("<start_function_call>", "<end_function_call>"), ends=("<end_of_turn>", "<start_function_response>"),
     ),
-    _json("phi4", tagged.phi4, _NAMED, _AS_BELOW, apart="", before="<|tool_call|>[", between=", ", after="]<|/tool_call|>", signs=("<|tool_call|>", "<|/tool_call|>")),
+    _json("phi4", tagged.phi4, _NAMED, _AS_BELOW, apart="", before="<|tool_call|>[", between=", ",
+    after="]<|/tool_call|>", signs=("<|tool_call|>", "<|/tool_call|>")),
     _shown("mistral_v11", MistralScanner, _mistral_v11, apart="", between="", signs=("[TOOL_CALLS]", "[ARGS]")),
-    _json("mistral", MistralScanner, _NAMED, _AS_BELOW, apart="", before="[TOOL_CALLS] [", between=", ", after="]", signs=("[TOOL_CALLS]",)),
+    _json("mistral", MistralScanner, _NAMED, _AS_BELOW, apart="", before="[TOOL_CALLS] [", between=", ", after="]",
+    signs=("[TOOL_CALLS]",)),
     _json("hermes", tagged.hermes, _HERMES, _TAGGED, signs=("<tool_call>", "</tool_call>")),
-    _json("llama3_json", LlamaScanner, '{"name": %s, "parameters": %s}', _BARE, signs=("<|python_tag|>",), ends=("<|eom_id|>", "<|eot_id|>")),
+    _json("llama3_json", LlamaScanner, '{"name": %s, "parameters": %s}', _BARE, signs=("<|python_tag|>",),
+    ends=("<|eom_id|>", "<|eot_id|>")),
     _json("text", tagged.hermes, _HERMES, _TAGGED),
 )  # fmt: skip
 
 FORMATS: dict[str, ToolFormat] = {form.name: form for form in _ALL}
-"""By name, those with more signs before those that share a part of them. ``text`` is Hermes' form under our own instructions, whatever the chat
-template could do."""
+"""By name, those with more signs before those that share a part of them. ``text`` is Hermes' form under our own
+instructions, whatever the chat template could do."""
 
 
 # --------------------------------------------------------------------------- choosing
@@ -172,13 +193,16 @@ def read_whole(form: ToolFormat, tools: Sequence[Tool], text: str) -> tuple[str,
     return content + rest, calls + more
 
 
-def choose(asked: str | None, written: str | None, known: Collection[str], source: str) -> Chosen:
-    """The format of a model. ``asked``: by the user; ``written``: what its template renders a call in; ``known``: the texts of its added tokens."""
+def choose(asked: str | None, written: str | None, known: Collection[str], source: str) -> FormatChoice:
+    """The format of a model. ``asked``: by the user; ``written``: what its template renders a call in; ``known``: the
+    texts of its added tokens."""
     if asked is not None:
-        return Chosen(asked, True, "asked for")
+        return FormatChoice(asked, True, "asked for")
     if written is not None:
-        return Chosen(written, True, "the chat template writes calls in this form")
+        return FormatChoice(written, True, "the chat template writes calls in this form")
     for form in _ALL:
         if form.signs and all(sign in known or sign in source for sign in form.signs):
-            return Chosen(form.name, False, f"the chat template renders no call, but it or the tokenizer has {form.signs[0]}")
-    return Chosen("text", False, "neither the chat template nor the tokenizer shows a form of its own")
+            return FormatChoice(
+                form.name, False, f"the chat template renders no call, but it or the tokenizer has {form.signs[0]}"
+            )
+    return FormatChoice("text", False, "neither the chat template nor the tokenizer shows a form of its own")

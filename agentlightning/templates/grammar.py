@@ -1,7 +1,9 @@
-"""Grammar: what a reply has to look like, as one text that an engine can keep a sample to (engines/grammar.py says in which language).
+"""Grammar: what a reply has to look like, as one text that an engine can keep a sample to (engines/grammar.py says in
+which language).
 
-Pure. It is built from what was asked (tools, how many calls, a JSON schema) and from how the model's family writes calls and reasoning. Reasoning before the
-reply stays free. JSON is written without line breaks, with or without a space behind ``,`` and ``:``, so that no sample can run on in white space.
+Pure. It is built from what was asked (tools, how many calls, a JSON schema) and from how the model's family writes
+calls and reasoning. Reasoning before the reply stays free. JSON is written without line breaks, with or without a space
+behind ``,`` and ``:``, so that no sample can run on in white space.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from agentlightning.types import Json, Tool
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a reply has to be where that is no JSON: all of it after a ``regex``, one of ``choice``, or a sentence of a grammar in ``lark``."""
+    """What a reply has to be where that is no JSON: all of it after a ``regex``, one of ``choice``, or a sentence of a
+    grammar in ``lark``."""
 
     regex: str | None = None
     choice: tuple[str, ...] = ()
@@ -47,12 +50,14 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """How a tool format writes calls: ``opener begin call (between call)* end``, and one as ``item NAME middle ARGUMENTS close``.
+    """How a tool format writes calls: ``opener begin call (between call)* end``, and one as ``item NAME middle
+    ARGUMENTS close``.
 
-    ``opener`` is what makes calls of what follows it, anywhere in a reply; where it is "", they stand at the beginning of a reply and ``tag`` is what must
-    not stand in a text. ``quoted``: the name is written as JSON. ``content`` is what the format writes before a reply that is no call. ``single``: a call ends
-    the turn. ``apart``: a call can begin like any JSON, and has to be written in the pieces that JSON is read in. ``values``: how the arguments are
-    written where they are no JSON.
+    ``opener`` is what makes calls of what follows it, anywhere in a reply; where it is "", they stand at the beginning
+    of a reply and ``tag`` is what must not stand in a text. ``quoted``: the name is written as JSON. ``content`` is
+    what the format writes before a reply that is no call. ``single``: a call ends the turn. ``apart``: a call can begin
+    like any JSON, and has to be written in the pieces that JSON is read in. ``values``: how the arguments are written
+    where they are no JSON.
     """
 
     opener: str
@@ -72,16 +77,24 @@ class _Calls:
 
 _NAME, _ARGUMENTS = ('{"name": ',), (', "arguments": ',)
 _TAGGED = _Calls(
-    "<tool_call>", ("\n",), _NAME, _ARGUMENTS, ("}",), ("\n", "</tool_call>", "\n", "<tool_call>", "\n"), ("\n", "</tool_call>")
+    "<tool_call>",
+    ("\n",),
+    _NAME,
+    _ARGUMENTS,
+    ("}",),
+    ("\n", "</tool_call>", "\n", "<tool_call>", "\n"),
+    ("\n", "</tool_call>"),
 )
 _CALLS: dict[str, _Calls] = {
     "hermes": _TAGGED,
     "text": _TAGGED,
     "llama3_json": _Calls(
-        "", (), ("{", '"name"', ": "), (", ", '"parameters"', ": "), ("}",), ("\n",), (), tag="<|python_tag|>", apart=True
+        "", (), ("{", '"name"', ": "), (", ", '"parameters"', ": "), ("}",), ("\n",), (), tag="<|python_tag|>",
+        apart=True
     ),
     "qwen3_coder": _Calls(
-        "<tool_call>", ("\n",), ("<function=",), (">\n",), ("</function>",), ("\n", "</tool_call>", "\n", "<tool_call>", "\n"), ("\n", "</tool_call>"),
+        "<tool_call>", ("\n",), ("<function=",), (">\n",), ("</function>",), ("\n", "</tool_call>", "\n", "<tool_call>",
+        "\n"), ("\n", "</tool_call>"),
         quoted=False, values=Tagged(("<parameter=",), (">\n",), "\n", "</parameter>", "\n"),
     ),
     "glm": _Calls(
@@ -89,21 +102,25 @@ _CALLS: dict[str, _Calls] = {
         quoted=False, values=Tagged(("<arg_key>",), ("</arg_key>", "\n", "<arg_value>"), "", "</arg_value>", "\n"),
     ),
     "gemma4": _Calls(
-        "<|tool_call>", (), ("call:",), (), (), ("<tool_call|>", "<|tool_call>"), ("<tool_call|>",), quoted=False, values=Quoted(GEMMA_QUOTE)
+        "<|tool_call>", (), ("call:",), (), (), ("<tool_call|>", "<|tool_call>"), ("<tool_call|>",), quoted=False,
+        values=Quoted(GEMMA_QUOTE)
     ),
     "function_gemma": _Calls(
-        "<start_function_call>", (), ("call:",), (), (), ("<end_function_call>", "<start_function_call>"), ("<end_function_call>",),
+        "<start_function_call>", (), ("call:",), (), (), ("<end_function_call>", "<start_function_call>"),
+        ("<end_function_call>",),
         quoted=False, values=Quoted(FUNCTION_GEMMA_QUOTE),
     ),
     "phi4": _Calls("<|tool_call|>", ("[",), _NAME, _ARGUMENTS, ("}",), (", ",), ("]", "<|/tool_call|>")),
     "mistral": _Calls("[TOOL_CALLS]", (" [",), _NAME, _ARGUMENTS, ("}",), (", ",), ("]",)),
     "mistral_v11": _Calls("[TOOL_CALLS]", (), (), ("[ARGS]",), (), ("[TOOL_CALLS]",), (), quoted=False),
     "deepseek_v3": _Calls(
-        CALLS, (), (CALL, "function", SEPARATOR), ("\n```json\n",), ("\n```", CALL_END), ("\n",), (CALLS_END,), quoted=False
+        CALLS, (), (CALL, "function", SEPARATOR), ("\n```json\n",), ("\n```", CALL_END), ("\n",), (CALLS_END,),
+        quoted=False
     ),
     "deepseek_v31": _Calls(CALLS, (), (CALL,), (SEPARATOR,), (CALL_END,), (), (CALLS_END,), quoted=False),
     "harmony": _Calls(
-        "", (), (harmony.CHANNEL, "commentary to=functions."), (" ", harmony.CONSTRAIN, "json", harmony.MESSAGE), (harmony.CALL,), (), (),
+        "", (), (harmony.CHANNEL, "commentary to=functions."), (" ", harmony.CONSTRAIN, "json", harmony.MESSAGE),
+        (harmony.CALL,), (), (),
         quoted=False, content=(harmony.CHANNEL, "final", harmony.MESSAGE), single=True,
     ),
 }  # fmt: skip
@@ -122,8 +139,10 @@ def reply_grammar(
 ) -> str:
     """The grammar of a reply that may call ``tools``.
 
-    With ``required`` it is calls and nothing else; with ``output`` it is JSON after that schema (or what `Text` says), or calls; else text, with calls behind
-    it or without. Without ``parallel`` there is one call at most. ``bare``: it goes on from a text, so that nothing of the family's stands before it. Raises GrammarError where the family's calls or a tool's parameters cannot be written as a grammar.
+    With ``required`` it is calls and nothing else; with ``output`` it is JSON after that schema (or what `Text` says),
+    or calls; else text, with calls behind it or without. Without ``parallel`` there is one call at most. ``bare``: it
+    goes on from a text, so that nothing of the family's stands before it. Raises GrammarError where the family's calls
+    or a tool's parameters cannot be written as a grammar.
     """
     writer = _Writer(template)
     body = writer.output(output, bare=bare) if output is not None and not required else None
@@ -146,7 +165,9 @@ def reasoning_of(template: Template) -> Reasoning | None:
     from agentlightning.templates.chat import ChatTemplate
 
     if template.tool_format == "harmony":
-        return Reasoning((harmony.CHANNEL, "analysis", harmony.MESSAGE), (harmony.END, harmony.START, "assistant"), False)
+        return Reasoning(
+            (harmony.CHANNEL, "analysis", harmony.MESSAGE), (harmony.END, harmony.START, "assistant"), False
+        )
     if not isinstance(template, ChatTemplate) or template.reasoning_tags is None:
         return None
     start, end = template.reasoning_tags
@@ -204,7 +225,10 @@ class _Writer:
                 self.rules.append(f"args_{number}: %json {_dumped(arguments)}")
             else:
                 self.rules += arguments_rules(
-                    replace(_nameable(tool), parameters=arguments if tool.parameters else {}), f"args_{number}", form.values, self.words
+                    replace(_nameable(tool), parameters=arguments if tool.parameters else {}),
+                    f"args_{number}",
+                    form.values,
+                    self.words,
                 )
         self.rules.append("call: " + " | ".join(f"call_{number}" for number in range(len(tools))))
         more = f"({self.words(*form.between)} call)*".replace("( ", "(") if parallel and not form.single else ""
@@ -237,10 +261,15 @@ class _Writer:
     def _token(self, tag: str) -> int | None:
         """The id of a tag that is a token of its own, whatever stands beside it."""
         ids = self._template.encode(tag, start=False)
-        return ids[0] if len(ids) == 1 and self._template.encode(f"\n{tag}\n{tag}", start=False).count(ids[0]) == 2 else None
+        return (
+            ids[0]
+            if len(ids) == 1 and self._template.encode(f"\n{tag}\n{tag}", start=False).count(ids[0]) == 2
+            else None
+        )
 
     def _check(self, schema: Json) -> None:
-        """Raises GrammarError for a schema with a name or value that holds the text of a token of its own: as text it could never be written."""
+        """Raises GrammarError for a schema with a name or value that holds the text of a token of its own: as text it
+        could never be written."""
         if isinstance(schema, str):
             for found in _TAG.finditer(schema):
                 if self._token(found[0]) is not None:
@@ -285,7 +314,8 @@ def _regex(text: str) -> str:
 # --------------------------------------------------------------------------- schemas
 
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
-"""Values of ``format`` that are kept to. Others say what a text means (`path`, `password`, `int64`), and are no rule in JSON schema."""
+"""Values of ``format`` that are kept to. Others say what a text means (`path`, `password`, `int64`), and are no rule in
+JSON schema."""
 
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
@@ -302,7 +332,9 @@ def _arguments(tool: Tool) -> Mapping[str, Json]:
     schema: dict[str, Json] = dict(tool.parameters) or {"properties": {}}
     kinds = schema.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
-        raise GrammarError(f"tool {tool.name!r}: its parameters are of type {kinds!r}, and a call's arguments are an object")
+        raise GrammarError(
+            f"tool {tool.name!r}: its parameters are of type {kinds!r}, and a call's arguments are an object"
+        )
     whole: dict[str, Json] = {**schema, "type": "object"}
     if is_endless(whole):
         raise GrammarError(f"tool {tool.name!r}: {_ENDLESS}")
@@ -336,8 +368,8 @@ def _combines(schema: Json) -> bool:
 
 
 def _cleaned(schema: Json, closed: bool) -> Json:
-    """A schema without formats that are no rule. ``closed``: an object that names its members and says nothing of others has no others, in which a model that
-    is still to learn would not come to an end."""
+    """A schema without formats that are no rule. ``closed``: an object that names its members and says nothing of
+    others has no others, in which a model that is still to learn would not come to an end."""
     if isinstance(schema, list):
         return [_cleaned(item, closed) for item in cast("list[Json]", schema)]
     if not isinstance(schema, Mapping):
@@ -351,7 +383,9 @@ def _cleaned(schema: Json, closed: bool) -> Json:
             cleaned[key] = {name: _cleaned(item, closed) for name, item in cast("Mapping[str, Json]", value).items()}
         else:
             # Alternatives may name members each, beside those that are named outside.
-            cleaned[key] = value if key in VALUES else _cleaned(value, closed and not (key == "anyOf" and "properties" in known))
+            cleaned[key] = (
+                value if key in VALUES else _cleaned(value, closed and not (key == "anyOf" and "properties" in known))
+            )
     if closed and "properties" in known and not known.keys() & _OPEN:
         cleaned["additionalProperties"] = False
     return cleaned

@@ -1,7 +1,8 @@
 """Values: the arguments of a tool as grammar rules, in the formats that do not write them as one JSON object.
 
-Pure. A JSON schema is compiled by hand into a subset of what it allows: only what the format's reader (arguments.py) reads back as a value that the schema
-allows. Members that a schema does not name are not written. What cannot be written so is a GrammarError that names the parameter and the keyword.
+Pure. A JSON schema is compiled by hand into a subset of what it allows: only what the format's reader (arguments.py)
+reads back as a value that the schema allows. Members that a schema does not name are not written. What cannot be
+written so is a GrammarError that names the parameter and the keyword.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ Words = Callable[..., str]
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A tag for each argument: ``before KEY middle VALUE after tag behind``. Strings are written bare, other values as JSON."""
+    """A tag for each argument: ``before KEY middle VALUE after tag behind``. Strings are written bare, other values as
+    JSON."""
 
     before: tuple[str, ...]
     middle: tuple[str, ...]
@@ -40,7 +42,8 @@ class Quoted:
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """How values inside values are written: JSON, or Gemma's way. ``never``: a text that no value may hold, since the reader would end it there."""
+    """How values inside values are written: JSON, or Gemma's way. ``never``: a text that no value may hold, since the
+    reader would end it there."""
 
     quote: str
     never: str
@@ -59,8 +62,8 @@ class _Text:
 
 @dataclass(slots=True)
 class _Found:
-    """The ways to write a value. ``literals`` are single strings, ``texts`` many; ``words`` are true, false, null and single numbers, as JSON; ``numbers``
-    are schemas of numbers; ``others`` are expressions of arrays and objects."""
+    """The ways to write a value. ``literals`` are single strings, ``texts`` many; ``words`` are true, false, null and
+    single numbers, as JSON; ``numbers`` are schemas of numbers; ``others`` are expressions of arrays and objects."""
 
     literals: list[str] = field(default_factory=list[str])
     texts: list[_Text] = field(default_factory=list["_Text"])
@@ -90,8 +93,15 @@ def arguments_rules(tool: Tool, name: str, form: Tagged | Quoted, words: Words) 
         raise GrammarError(f"the parameters of tool {tool.name!r}: {error}") from error
     wrong = [key for key in schema if key not in _OBJECT and not _says_nothing(key, schema[key])]
     if wrong:
-        raise GrammarError(f"the parameters of tool {tool.name!r}: {wrong[0]!r} cannot be kept to where each argument is written by itself")
-    style = _Style('"', form.tag, ", ?", ": ?", True) if isinstance(form, Tagged) else _Style(form.quote, form.quote, ",", ":", False)
+        raise GrammarError(
+            f"the parameters of tool {tool.name!r}: {wrong[0]!r} cannot be kept to where each argument is written by "
+            "itself"
+        )
+    style = (
+        _Style('"', form.tag, ", ?", ": ?", True)
+        if isinstance(form, Tagged)
+        else _Style(form.quote, form.quote, ",", ":", False)
+    )
     values = _Values(name, style, tool.parameters, words)
     if isinstance(form, Quoted):
         try:
@@ -104,7 +114,9 @@ def arguments_rules(tool: Tool, name: str, form: Tagged | Quoted, words: Words) 
         if key != key.strip() or not key or any(sign in key for sign in "<>[]\n"):
             raise GrammarError(f"the parameters of tool {tool.name!r}: the name {key!r} cannot be written as a tag")
         try:
-            values.rules.append(f"{name}_p{i}: {words(*form.before, key, *form.middle)} {values.bare(inner, types, key, form)}")
+            values.rules.append(
+                f"{name}_p{i}: {words(*form.before, key, *form.middle)} {values.bare(inner, types, key, form)}"
+            )
         except GrammarError as error:
             raise GrammarError(f"the parameters of tool {tool.name!r}: {key!r}: {error}") from error
         parts.append(f"{name}_p{i}" + ("" if needed else "?"))
@@ -133,13 +145,20 @@ class _Values:
                 raise GrammarError("a text or a number within limits cannot be told apart without quotes")
             texts += [terminal(_NUMBER if any(each["type"] == "number" for each in numbers) else _INTEGER)]
             numbers = []
-        for text, value in (*((text, text) for text in found.literals), *((word, json.loads(word)) for word in found.words)):
-            written = next((each for each in (text, json.dumps(value, ensure_ascii=False)) if _reads(each, kinds, value)), None)
+        for text, value in (
+            *((text, text) for text in found.literals),
+            *((word, json.loads(word)) for word in found.words),
+        ):
+            written = next(
+                (each for each in (text, json.dumps(value, ensure_ascii=False)) if _reads(each, kinds, value)), None
+            )
             if written is None or form.tag in written:
                 raise GrammarError(f"the value {value!r} cannot be written without quotes")
             texts.append(terminal(re.escape(written)))
         ways = [self._bare_text(texts, form, found.empty)] if texts else []
-        ways += [f"{each} {self._words(form.after, form.tag, form.behind)}" for each in (*self._json(numbers), *found.others)]
+        ways += [
+            f"{each} {self._words(form.after, form.tag, form.behind)}" for each in (*self._json(numbers), *found.others)
+        ]
         return self._either(ways)
 
     def _bare_text(self, texts: Sequence[str], form: Tagged, empty: bool) -> str:
@@ -209,9 +228,16 @@ class _Values:
             return _Found()
         if not isinstance(schema, Mapping):
             raise GrammarError(f"{schema!r} is no schema")
-        known = {key: value for key, value in cast("Mapping[str, Json]", schema).items() if not _says_nothing(key, value)}
+        known = {
+            key: value for key, value in cast("Mapping[str, Json]", schema).items() if not _says_nothing(key, value)
+        }
         _check_shapes(known)
-        for key, read in (("$ref", self._reference), ("anyOf", self._any_of), ("oneOf", self._one_of), ("allOf", self._all_of)):
+        for key, read in (
+            ("$ref", self._reference),
+            ("anyOf", self._any_of),
+            ("oneOf", self._one_of),
+            ("allOf", self._all_of),
+        ):
             if key in known:
                 more = [other for other in known if other not in (key, "$defs", "definitions")]
                 if more:
@@ -223,7 +249,9 @@ class _Values:
             return self._once("anything", {"type": ["string", "boolean", "null", "number", "array", "object"]})
         found = _Found()
         kinds = known.get("type")
-        for kind in _guessed(known) if kinds is None else [kinds] if isinstance(kinds, str) else cast("list[Any]", kinds):
+        for kind in (
+            _guessed(known) if kinds is None else [kinds] if isinstance(kinds, str) else cast("list[Any]", kinds)
+        ):
             if kind not in _KEYWORDS:
                 raise GrammarError(f"there is no type {kind!r}")
             found.add(self._of_type(kind, known))
@@ -252,9 +280,15 @@ class _Values:
         return found
 
     def _one_of(self, schemas: Json) -> _Found:
-        known = types_of([Tool("", "", {**self._root, "properties": {str(i): one for i, one in enumerate(cast("list[Json]", schemas))}})])[
-            ""
-        ]
+        known = types_of(
+            [
+                Tool(
+                    "",
+                    "",
+                    {**self._root, "properties": {str(i): one for i, one in enumerate(cast("list[Json]", schemas))}},
+                )
+            ]
+        )[""]
         each = [{"number" if kind == "integer" else kind for kind in kinds} for kinds in known.values()]
         if not all(each) or sum(map(len, each)) != len(set[str]().union(*each)):
             raise GrammarError("'oneOf' cannot be kept to unless its schemas are of different types")
@@ -316,14 +350,17 @@ class _Values:
         return f'"[" {item} {rest} "]"' if least else f'"[" ({item} {rest})? "]"'
 
     def members(self, schema: Mapping[str, Json], *, top: bool = False) -> str:
-        """An object. Its named members come in the order of the schema; only one without any, not at the ``top``, may have others."""
+        """An object. Its named members come in the order of the schema; only one without any, not at the ``top``, may
+        have others."""
         comma, colon = self._sign(self._style.comma), self._sign(self._style.colon)
         members = _members(schema)
         extra = schema.get("additionalProperties", True)
         if not members:
             if extra is False or top:
                 return '"{" "}"'
-            key = self._terminal(terminal('"[A-Za-z_][A-Za-z0-9_ -]*"' if self._style.escapes else "[A-Za-z_][A-Za-z0-9_]*"))
+            key = self._terminal(
+                terminal('"[A-Za-z_][A-Za-z0-9_ -]*"' if self._style.escapes else "[A-Za-z_][A-Za-z0-9_]*")
+            )
             value = self._rule(self.value(extra))
             return f'"{{" ({key} {colon} {value} ({comma} {key} {colon} {value})*)? "}}"'
         written: list[str] = []
@@ -397,7 +434,10 @@ _ANNOTATIONS = frozenset(
         "strict",
     )
 )
-_DATE = "[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+_DATE = (
+    "[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    "|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]+)?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 _BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _FORMATS = {
@@ -414,7 +454,8 @@ _OTHER_FORMATS = frozenset(("duration", "hostname", "ipv6", "uri"))
 
 
 _SHAPES: Mapping[str, tuple[type, ...]] = {
-    "type": (str, list), "properties": (dict,), "required": (list,), "enum": (list,), "anyOf": (list,), "oneOf": (list,), "allOf": (list,), "minItems": (int,),
+    "type": (str, list), "properties": (dict,), "required": (list,), "enum": (list,), "anyOf": (list,),
+    "oneOf": (list,), "allOf": (list,), "minItems": (int,),
     "maxItems": (int,), "minLength": (int,), "maxLength": (int,), "pattern": (str,), "format": (str,), "$ref": (str,),
 }  # fmt: skip
 
@@ -434,7 +475,11 @@ def _says_nothing(key: str, value: Json) -> bool:
 
 def _guessed(schema: Mapping[str, Json]) -> list[str]:
     """The types of a schema that names none: those that its keywords are about."""
-    return [kind for kind, keywords in _KEYWORDS.items() if kind != "integer" and any(keyword in schema for keyword in keywords)]
+    return [
+        kind
+        for kind, keywords in _KEYWORDS.items()
+        if kind != "integer" and any(keyword in schema for keyword in keywords)
+    ]
 
 
 def _members(schema: Mapping[str, Json]) -> list[tuple[str, Json, bool]]:
@@ -468,7 +513,8 @@ _NOT_READ: Mapping[str, str] = {
 
 
 def _misread(kinds: frozenset[str]) -> str:
-    """Texts that may be read as something else than themselves. ``kinds``: the types that a reader knows to be allowed."""
+    """Texts that may be read as something else than themselves. ``kinds``: the types that a reader knows to be
+    allowed."""
     wide = {"number" if kind == "integer" else kind for kind in kinds} or set(_NOT_READ)
     return f"{_WHITE}(?:{'|'.join(_NOT_READ[kind] for kind in sorted(wide) if kind in _NOT_READ)})"
 
@@ -511,7 +557,8 @@ def _whole(pattern: str) -> str:
 
 
 def unanchored(pattern: str) -> tuple[bool, str, bool]:
-    """A pattern without its anchors, and whether it had one at its start and at its end. Raises GrammarError for anchors elsewhere."""
+    """A pattern without its anchors, and whether it had one at its start and at its end. Raises GrammarError for
+    anchors elsewhere."""
     begins, ends = pattern.startswith("^"), _ENDS.search(pattern) is not None
     inner = pattern[begins : len(pattern) - ends]
     outside = _CLASS.sub("", _ESCAPED.sub("", inner))

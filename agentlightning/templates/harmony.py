@@ -1,7 +1,8 @@
 """Harmony: the reader of gpt-oss replies, after OpenAI's "harmony response format".
 
-A reply is a run of messages. Each has a header that names its channel and perhaps a recipient, and a body: ``analysis`` is reasoning, ``final`` and
-``commentary`` without a recipient are the reply, a recipient ``functions.NAME`` makes the body that tool's arguments. Pure.
+A reply is a run of messages. Each has a header that names its channel and perhaps a recipient, and a body: ``analysis``
+is reasoning, ``final`` and ``commentary`` without a recipient are the reply, a recipient ``functions.NAME`` makes the
+body that tool's arguments. Pure.
 """
 
 from __future__ import annotations

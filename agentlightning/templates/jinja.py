@@ -1,8 +1,9 @@
 """Jinja: a chat template's source compiled once, to be called many times. Knows nothing of messages.
 
-Chat templates are programs that come with a model, so they run in Jinja's sandbox, with the filters and functions that Hugging Face's documentation
-("Chat templates", "Writing a chat template") promises them: ``tojson`` that escapes no HTML, ``raise_exception``, ``strftime_now``, loop controls,
-and ``{% generation %}`` blocks, which mark text for others and change nothing here.
+Chat templates are programs that come with a model, so they run in Jinja's sandbox, with the filters and functions that
+Hugging Face's documentation ("Chat templates", "Writing a chat template") promises them: ``tojson`` that escapes no
+HTML, ``raise_exception``, ``strftime_now``, loop controls, and ``{% generation %}`` blocks, which mark text for others
+and change nothing here.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def names_in(source: str) -> frozenset[str]:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with a short way for what templates ask most: the members of plain dictionaries and the state of a loop."""
+    """The sandbox, with a short way for what templates ask most: the members of plain dictionaries and the state of a
+    loop."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         if attribute not in _DICT and _is_dict(obj):
@@ -92,7 +94,11 @@ def _plain(name: str) -> None:
 
 
 def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None, sort_keys: bool = False
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
 ) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 

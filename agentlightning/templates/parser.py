@@ -1,7 +1,7 @@
 """Parser: one sample's tokens to the message a client gets, all at once or while they arrive.
 
-Each stage is a transducer whose whole output depends on its whole input alone: ids to text (whole characters, end-of-turn cut), stop strings,
-reasoning, tool calls. Parsing a finished sample is feeding it once.
+Each stage is a transducer whose whole output depends on its whole input alone: ids to text (whole characters,
+end-of-turn cut), stop strings, reasoning, tool calls. Parsing a finished sample is feeding it once.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class Reader(Protocol):
 
 
 class _Text:
-    """Ids to text. Holds back what the next token can still change: part of a character, a last end-of-turn token. A sampled NUL is shown as U+FFFD: a
-    client has to be able to send back what it was given, and no request may hold NUL."""
+    """Ids to text. Holds back what the next token can still change: part of a character, a last end-of-turn token. A
+    sampled NUL is shown as U+FFFD: a client has to be able to send back what it was given, and no request may hold
+    NUL."""
 
     def __init__(self, codec: Codec, stop_ids: frozenset[int]) -> None:
         self._decoder = codec.decoder()
@@ -95,7 +96,8 @@ class _Stops:
 
 
 class _Reasoning:
-    """Parts a leading ``<think>...</think>`` from the reply. White space around the tags goes. ``inside``: the prompt opened the tag already."""
+    """Parts a leading ``<think>...</think>`` from the reply. White space around the tags goes. ``inside``: the prompt
+    opened the tag already."""
 
     def __init__(self, tags: Tags, *, inside: bool) -> None:
         self._open, self._close = tags
@@ -127,7 +129,9 @@ class _Reasoning:
                 self._state = "reply"
         if self._state == "inside":
             at = self._buffer.find(self._close)
-            ready = self._buffer[: at if at >= 0 else len(self._buffer) - overlap(self._buffer, (self._close,))].rstrip()
+            ready = self._buffer[
+                : at if at >= 0 else len(self._buffer) - overlap(self._buffer, (self._close,))
+            ].rstrip()
             rest = self._buffer[at + len(self._close) :] if at >= 0 else self._buffer[len(ready) :]
             reasoning = ready if self._shown else ready.lstrip()
             self._shown = self._shown or bool(reasoning)
@@ -152,7 +156,8 @@ class _Reasoning:
 
 
 class TextReader:
-    """Reads a reply that is text: reasoning in front, if the model writes ``tags``, then text with calls in it, if ``scanner`` looks for them."""
+    """Reads a reply that is text: reasoning in front, if the model writes ``tags``, then text with calls in it, if
+    ``scanner`` looks for them."""
 
     def __init__(self, tags: Tags | None, scanner: Scanner | None, *, inside: bool) -> None:
         self._reasoning = _Reasoning(tags, inside=inside) if tags else None
@@ -194,15 +199,17 @@ class ReplyParser:
 
     @property
     def malformed(self) -> int:
-        """How often something in what was fed began like a tool call (or a channel) and was none. It is text of the message. What only ends because the
-        sample was cut is none of them."""
+        """How often something in what was fed began like a tool call (or a channel) and was none. It is text of the
+        message. What only ends because the sample was cut is none of them."""
         return self._reader.malformed - self._cut
 
     @property
     def thought_tokens(self) -> int:
         """How many of the ids begin inside reasoning or one of its tags."""
         ids = self._ids[:-1] if self._text.ended else self._ids
-        begun = self._codec.begun(ids, [place for start, end in self._reader.thoughts if end > start for place in (start, end)])
+        begun = self._codec.begun(
+            ids, [place for start, end in self._reader.thoughts if end > start for place in (start, end)]
+        )
         return sum(begun[1::2]) - sum(begun[::2])
 
     def feed(self, token_ids: array[int]) -> ParsedDelta:
@@ -222,4 +229,6 @@ class ReplyParser:
 
 def joined(first: ParsedDelta, last: ParsedDelta) -> ParsedDelta:
     """Two deltas in a row as one."""
-    return ParsedDelta(first.content + last.content, first.reasoning + last.reasoning, (*first.tool_calls, *last.tool_calls))
+    return ParsedDelta(
+        first.content + last.content, first.reasoning + last.reasoning, (*first.tool_calls, *last.tool_calls)
+    )

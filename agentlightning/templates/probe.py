@@ -1,7 +1,8 @@
-"""Probe: what a chat template does with each thing a conversation can hold, found by rendering known words and looking for them.
+"""Probe: what a chat template does with each thing a conversation can hold, found by rendering known words and looking
+for them.
 
-Templates drop tool lists, calls and results in silence, merge or refuse roles, and rewrite earlier turns; none of that can be read off their source.
-Runs once, when a template is loaded.
+Templates drop tool lists, calls and results in silence, merge or refuse roles, and rewrite earlier turns; none of that
+can be read off their source. Runs once, when a template is loaded.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from agentlightning.errors import TemplateError
+from agentlightning.templates.escaping import Guard, marker
 from agentlightning.templates.formats import FORMATS, read_whole
-from agentlightning.templates.guard import Guard, marker
 from agentlightning.templates.parser import Tags
 from agentlightning.types import Json, Tool
 
@@ -37,7 +38,8 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class CallStyle:
-    """How a tool call has to be given to a template that asks for ``tool_calls``, and what it puts behind the last one."""
+    """How a tool call has to be given to a template that asks for ``tool_calls``, and what it puts behind the last
+    one."""
 
     content: str | None
     as_text: bool
@@ -76,7 +78,8 @@ class Probe:
     call_format: str | None
     """The format that an assistant's tool call is rendered in; None: it is dropped, refused or in no known format."""
     calls: CallStyle | None
-    """A call must be given as such: as text of the reply it would be refused, or what follows would be rendered otherwise. None: text will do."""
+    """A call must be given as such: as text of the reply it would be refused, or what follows would be rendered
+    otherwise. None: text will do."""
     results: bool
     """Tool results are shown, also behind a call that was given as ``calls`` says."""
     user_after_results: bool
@@ -108,15 +111,33 @@ class Probe:
 
 
 # Words that no template holds, that survive trimming, and that are no part of each other.
-_SYSTEM, _USER, _USER_2, _REPLY, _REPLY_2, _REASON = "zsystemq", "zuseraq", "zuserbq", "zreplyaq", "zreplybq", "zreasonq"
-_NAME, _WHAT, _PARAMETER, _VALUE, _RESULT, _RESULT_2 = "znameq", "zdescribedq", "zparameterq", "zvalueq", "zresultaq", "zresultbq"
+_SYSTEM, _USER, _USER_2, _REPLY, _REPLY_2, _REASON = (
+    "zsystemq",
+    "zuseraq",
+    "zuserbq",
+    "zreplyaq",
+    "zreplybq",
+    "zreasonq",
+)
+_NAME, _WHAT, _PARAMETER, _VALUE, _RESULT, _RESULT_2 = (
+    "znameq",
+    "zdescribedq",
+    "zparameterq",
+    "zvalueq",
+    "zresultaq",
+    "zresultbq",
+)
 
 _TOOL: Json = {
     "type": "function",
     "function": {
         "name": _NAME,
         "description": _WHAT,
-        "parameters": {"type": "object", "properties": {_PARAMETER: {"type": "string", "description": "text"}}, "required": [_PARAMETER]},
+        "parameters": {
+            "type": "object",
+            "properties": {_PARAMETER: {"type": "string", "description": "text"}},
+            "required": [_PARAMETER],
+        },
     },
 }
 _TOOLS = (Tool(_NAME, _WHAT, _TOOL["function"]["parameters"]),)
@@ -147,7 +168,10 @@ def called(style: CallStyle, calls: Sequence[tuple[str, str, Json]], **more: Jso
         {
             "id": short_id(call_id) if style.short_ids else call_id,
             "type": "function",
-            "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False) if style.as_text else arguments},
+            "function": {
+                "name": name,
+                "arguments": json.dumps(arguments, ensure_ascii=False) if style.as_text else arguments,
+            },
         }
         for call_id, name, arguments in shown
     ]
@@ -179,7 +203,8 @@ class _Asked:
 
 
 def probe(render: Render, guard: Guard, *, reasoning: bool, tags: Tags | None, ends: Collection[str]) -> Probe:
-    """Asks the template. ``render`` is called about seventy times. ``ends``: the tokenizer's own control tokens that end a turn.
+    """Asks the template. ``render`` is called about seventy times. ``ends``: the tokenizer's own control tokens that
+    end a turn.
 
     Raises TemplateError where the template refuses even one user message.
     """
@@ -192,15 +217,22 @@ def probe(render: Render, guard: Guard, *, reasoning: bool, tags: Tags | None, e
     end_of_turn = _end_of_turn(asked)
     call_format, style = _how_called(asked)
     after_user, seen = _start(asked, [_user()], None, fields, style)
-    beside_calls = style is not None and any(_REASON in asked.text([_user(), _with(style, **field)], [_TOOL], False) for field in fields)
+    beside_calls = style is not None and any(
+        _REASON in asked.text([_user(), _with(style, **field)], [_TOOL], False) for field in fields
+    )
     plain = [_assistant(), _result(), _result(_RESULT_2, "call_1")]
     results = _results(asked, plain)
-    first: list[Json] = [_user(), _with(style), _result_of(style)] if style else [_user(), _assistant(_REPLY_2), _result()]
+    first: list[Json] = (
+        [_user(), _with(style), _result_of(style)] if style else [_user(), _assistant(_REPLY_2), _result()]
+    )
     after_tool, _ = _start(asked, first, [_TOOL], fields, style)
     if style:
         style = _measured(asked, style, {*ends, end_of_turn, *FORMATS[call_format or "text"].ends} - {""})
     if style and (not results or not _same_as_text(asked, style)):
-        one, two = _with_call_head(asked, after_user, style, [_user()], None), _with_call_head(asked, after_tool, style, first, [_TOOL])
+        one, two = (
+            _with_call_head(asked, after_user, style, [_user()], None),
+            _with_call_head(asked, after_tool, style, first, [_TOOL]),
+        )
         if one and two and _results(asked, [_with(style), _result_of(style), _result_of(style, _RESULT_2)]):
             after_user, after_tool, results = one, two, True
         else:
@@ -209,7 +241,8 @@ def probe(render: Render, guard: Guard, *, reasoning: bool, tags: Tags | None, e
         style = None
 
     tools = all(
-        shows((word, _USER_2), [_user(_USER_2)], [_TOOL]) and shows((word, _REPLY), [_user(), _assistant(), _user(_USER_2)], [_TOOL])
+        shows((word, _USER_2), [_user(_USER_2)], [_TOOL])
+        and shows((word, _REPLY), [_user(), _assistant(), _user(_USER_2)], [_TOOL])
         for word in (_NAME, _WHAT, _PARAMETER)
     )
     carrying = {**_system, "tools": json.dumps([_TOOL])}
@@ -233,7 +266,9 @@ def probe(render: Render, guard: Guard, *, reasoning: bool, tags: Tags | None, e
         user_after_calls=shows((_USER, _USER_2), [*first[:2], _user(_USER_2)], [_TOOL]),
         reasoning=reasoning,
         reasoning_field=any(seen) or beside_calls,
-        keeps_reasoning=seen[-1] if any(seen) else shows((_REASON, _REPLY), [_user(), _assistant(tagged), _user(_USER_2)]),
+        keeps_reasoning=seen[-1]
+        if any(seen)
+        else shows((_REASON, _REPLY), [_user(), _assistant(tagged), _user(_USER_2)]),
         thinks_first=tags is not None and prompt.rstrip().endswith(tags[0]),
         end_of_turn=end_of_turn,
         after_user=after_user,
@@ -245,9 +280,14 @@ def probe(render: Render, guard: Guard, *, reasoning: bool, tags: Tags | None, e
 
 
 def _start(
-    asked: _Asked, before: Sequence[Json], tools: Sequence[Json] | None, fields: Sequence[dict[str, Json]], style: CallStyle | None
+    asked: _Asked,
+    before: Sequence[Json],
+    tools: Sequence[Json] | None,
+    fields: Sequence[dict[str, Json]],
+    style: CallStyle | None,
 ) -> tuple[Start, list[bool]]:
-    """How a turn behind ``before`` begins, and for each rendering of a reply with reasoning in its field whether that was shown."""
+    """How a turn behind ``before`` begins, and for each rendering of a reply with reasoning in its field whether that
+    was shown."""
     prompt = asked.text(before, tools)
     heads: set[str] = set()
     seen: list[bool] = []
@@ -260,7 +300,9 @@ def _start(
             if shown:
                 heads.add(head)
         if field and style:
-            head, shown, _ = asked.text([*before, _with(style, **field), _result_of(style)], tools, False).partition(_REASON)
+            head, shown, _ = asked.text([*before, _with(style, **field), _result_of(style)], tools, False).partition(
+                _REASON
+            )
             if shown and (not prompt or _NAME not in head[len(prompt) :]):
                 heads.add(head)
     if not prompt or not heads:
@@ -270,7 +312,8 @@ def _start(
 
 
 def _opens(asked: _Asked, tools: Sequence[Json] | None) -> bool:
-    """Whether a reply may stand before any user message, as a turn of the assistant's: some templates take the first message for the user's, whoever said it."""
+    """Whether a reply may stand before any user message, as a turn of the assistant's: some templates take the first
+    message for the user's, whoever said it."""
     one, two = (asked.text([_user(), _assistant(text), _user(_USER_2)], tools) for text in (_REPLY, _REPLY_2))
     history = asked.text([_user()], tools, False)
     head = _shared_start([one, two, asked.text([_user()], tools)]).removeprefix(history) if history else ""
@@ -316,12 +359,14 @@ def _results(asked: _Asked, turns: Sequence[Json]) -> bool:
     words = (_USER, _RESULT, _RESULT_2)
     later = [_user(), *turns, _assistant(_REPLY_2), _user(_USER_2)]
     return all(
-        asked.shows(words, [_user(), *turns], tools) and asked.shows((*words, _REPLY_2, _USER_2), later, tools) for tools in (None, [_TOOL])
+        asked.shows(words, [_user(), *turns], tools) and asked.shows((*words, _REPLY_2, _USER_2), later, tools)
+        for tools in (None, [_TOOL])
     )
 
 
 def _how_called(asked: _Asked) -> tuple[str | None, CallStyle | None]:
-    """The format that the template writes a call in, and how the call had to be given. A plain object is tried first, text and None last."""
+    """The format that the template writes a call in, and how the call had to be given. A plain object is tried first,
+    text and None last."""
     for content in ("", None):
         for as_text in (False, True):
             for short_ids in (False, True):
@@ -334,7 +379,8 @@ def _how_called(asked: _Asked) -> tuple[str | None, CallStyle | None]:
 
 
 def _call_format(text: str, before: str, guard: Guard) -> str | None:
-    """The format that finds the call in what the template made of it, and nothing else; of several, the one that would write it most alike."""
+    """The format that finds the call in what the template made of it, and nothing else; of several, the one that would
+    write it most alike."""
     _, shown, turn = text.partition(_USER)
     if not shown or _VALUE not in turn:
         return None
@@ -347,7 +393,11 @@ def _call_format(text: str, before: str, guard: Guard) -> str | None:
     for form in FORMATS.values():
         for region in (bare,) if form.name == "llama3_json" else (behind,) if form.scanner is None else (turn,):
             content, calls = read_whole(form, _TOOLS, region)
-            if [call.name for call in calls] != [_NAME] or _VALUE in content or json.loads(calls[0].arguments) != _ARGUMENTS:
+            if (
+                [call.name for call in calls] != [_NAME]
+                or _VALUE in content
+                or json.loads(calls[0].arguments) != _ARGUMENTS
+            ):
                 continue
             alike = _alike(form.write_all([(_NAME, json.dumps(_ARGUMENTS))]), region)
             if best is None or alike > best[0]:
@@ -397,15 +447,28 @@ def _same_as_text(asked: _Asked, style: CallStyle) -> bool:
     written = (history[start:at] + history[at + len(_END) :][: len(style.tail)]).strip()
 
     def conversation(call: Json) -> str:
-        turns = [_user(), call, _result_of(style), _result_of(style, _RESULT_2), call, _result_of(style), _assistant(), _user(_USER_2)]
+        turns = [
+            _user(),
+            call,
+            _result_of(style),
+            _result_of(style, _RESULT_2),
+            call,
+            _result_of(style),
+            _assistant(),
+            _user(_USER_2),
+        ]
         return asked.text(turns, [_TOOL])
 
     return conversation(_with(style)) == conversation(_assistant(written))
 
 
-def _with_call_head(asked: _Asked, start: Start, style: CallStyle, before: Sequence[Json], tools: Sequence[Json] | None) -> Start | None:
+def _with_call_head(
+    asked: _Asked, start: Start, style: CallStyle, before: Sequence[Json], tools: Sequence[Json] | None
+) -> Start | None:
     """The start with what the template puts in front of a call; None where that cannot be told."""
     prompt = asked.text(before, tools)
-    head, shown, _ = asked.text([*before, _with(style, _START, _END), _result_of(style)], tools, False).partition(_START)
+    head, shown, _ = asked.text([*before, _with(style, _START, _END), _result_of(style)], tools, False).partition(
+        _START
+    )
     common = prompt[: len(prompt) - len(start.generation)]
     return replace(start, call_head=head[len(common) :]) if prompt and shown and head.startswith(common) else None

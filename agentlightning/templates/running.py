@@ -1,4 +1,5 @@
-"""Running: the readers of tool calls that no closing tag ends, so that the JSON itself says where a call is over. Pure."""
+"""Running: the readers of tool calls that no closing tag ends, so that the JSON itself says where a call is over.
+Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +23,11 @@ from agentlightning.types import Tool, ToolCall
 
 
 class LlamaScanner:
-    """``{"name": ..., "parameters": {...}}`` at the start of the reply or behind ``<|python_tag|>``, several parted by ``;`` or white space.
+    """``{"name": ..., "parameters": {...}}`` at the start of the reply or behind ``<|python_tag|>``, several parted by
+    ``;`` or white space.
 
-    After Meta's "Llama 3.1 prompt formats", JSON based tool calling; the calls of the built-in tools (``brave_search.call(...)``) stay text.
+    After Meta's "Llama 3.1 prompt formats", JSON based tool calling; the calls of the built-in tools
+    (``brave_search.call(...)``) stay text.
     """
 
     TAG = "<|python_tag|>"
@@ -107,8 +110,8 @@ def _call(text: str) -> ToolCall | None:
 class MistralScanner(TagScanner):
     """``[TOOL_CALLS]`` and what follows it, in all forms that mistral-common's instruct tokenizers write.
 
-    Up to v7 that is a JSON array of calls (with an ``id`` from v3 on), from v11 a name and its arguments: ``NAME[CALL_ID]ID[ARGS]{...}``, without the
-    id in v13, one tag for each call.
+    Up to v7 that is a JSON array of calls (with an ``id`` from v3 on), from v11 a name and its arguments:
+    ``NAME[CALL_ID]ID[ARGS]{...}``, without the id in v13, one tag for each call.
     """
 
     TAG = "[TOOL_CALLS]"

@@ -1,7 +1,7 @@
 """Scan: what the readers of tool-call formats have in common. Pure.
 
-A scanner takes a reply apart while it grows. Its result depends on the whole text alone, never on how it was cut into pieces; what is no well-formed
-call is text, and counted.
+A scanner takes a reply apart while it grows. Its result depends on the whole text alone, never on how it was cut into
+pieces; what is no well-formed call is text, and counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Found = tuple[str, list[ToolCall]]
 """Text to show, and whole calls."""
 
 MOST_TAGS = 32
-"""How often a format's own tag may stand inside a value of a call. A model that repeats broken calls without end would be read over and over again."""
+"""How often a format's own tag may stand inside a value of a call. A model that repeats broken calls without end would
+be read over and over again."""
 
 
 class Scanner(Protocol):
@@ -36,7 +37,8 @@ class Scanner(Protocol):
 
 
 class Content:
-    """The text around calls: white space next to a call goes, unless text on both sides needs it; without a call all of it stays."""
+    """The text around calls: white space next to a call goes, unless text on both sides needs it; without a call all of
+    it stays."""
 
     def __init__(self) -> None:
         self._waiting = ""
@@ -70,7 +72,8 @@ class Content:
 
 
 class TagScanner(ABC):
-    """A scanner whose calls begin with an opening tag. What was a tag may turn out to be text; what follows it is then looked at again."""
+    """A scanner whose calls begin with an opening tag. What was a tag may turn out to be text; what follows it is then
+    looked at again."""
 
     def __init__(self, opening: str) -> None:
         self._opening = opening
@@ -125,12 +128,15 @@ class TagScanner(ABC):
 class BlockScanner(TagScanner):
     """Calls between an opening and a closing tag, any number of blocks, anywhere in the text.
 
-    ``read`` makes the calls of a block's body, None where it is malformed; ``goes_on`` says of a body that could not be read whether the closing tag
-    behind it was only text inside a value, so that the block ends later (``MOST_TAGS`` times at most). A tag that never closes is text, and so is a
-    malformed block; what follows its opening tag is looked at again.
+    ``read`` makes the calls of a block's body, None where it is malformed; ``goes_on`` says of a body that could not be
+    read whether the closing tag behind it was only text inside a value, so that the block ends later (``MOST_TAGS``
+    times at most). A tag that never closes is text, and so is a malformed block; what follows its opening tag is looked
+    at again.
     """
 
-    def __init__(self, opening: str, closing: str, read: Callable[[str], list[ToolCall] | None], goes_on: Callable[[str], bool]) -> None:
+    def __init__(
+        self, opening: str, closing: str, read: Callable[[str], list[ToolCall] | None], goes_on: Callable[[str], bool]
+    ) -> None:
         super().__init__(opening)
         self._closing, self._read, self._goes_on = closing, read, goes_on
         self._searched = len(opening)
@@ -162,7 +168,9 @@ class BlockScanner(TagScanner):
 
 def overlap(text: str, words: Sequence[str]) -> int:
     """The length of the longest end of ``text`` that may become one of ``words``."""
-    return max((n for word in words for n in range(1, min(len(word), len(text) + 1)) if text.endswith(word[:n])), default=0)
+    return max(
+        (n for word in words for n in range(1, min(len(word), len(text) + 1)) if text.endswith(word[:n])), default=0
+    )
 
 
 # --------------------------------------------------------------------------- JSON
@@ -197,7 +205,8 @@ def read_value(text: str, at: int) -> tuple[Json, int]:
 
 
 def read_object(text: str, start: int = 0) -> tuple[Members, int]:
-    """Reads the JSON object at ``start``; returns its members and the position behind it. Raises ValueError or RecursionError."""
+    """Reads the JSON object at ``start``; returns its members and the position behind it. Raises ValueError or
+    RecursionError."""
 
     def past(at: int, expected: str) -> int:
         if text[at : at + 1] != expected:
@@ -222,8 +231,8 @@ def read_object(text: str, start: int = 0) -> tuple[Members, int]:
 
 
 class Span:
-    """Finds where the JSON object or array at ``start`` ends while its text grows, looking at each character once. It knows brackets and strings, nothing
-    else."""
+    """Finds where the JSON object or array at ``start`` ends while its text grows, looking at each character once. It
+    knows brackets and strings, nothing else."""
 
     def __init__(self, start: int = 0) -> None:
         self._depth = 0
@@ -231,7 +240,8 @@ class Span:
         self._at: int = start
 
     def end(self, text: str, stop: int | None = None) -> int | None:
-        """The position behind the value; None where it is not whole (before ``stop``). ``text`` only grows between calls."""
+        """The position behind the value; None where it is not whole (before ``stop``). ``text`` only grows between
+        calls."""
         last = len(text) if stop is None else stop
         while True:
             found = (_IN_STRING if self._in_string else _STRUCTURE).search(text, self._at, last)
@@ -264,8 +274,11 @@ def ends_in_string(text: str) -> bool:
 
 
 def new_call_id(given: str | None = None) -> str:
-    """A globally unique tool-call id. It ends in ``given``, an id of the model's own that the template may show again."""
-    return f"call_{secrets.token_hex(12)}" if given is None else f"call_{secrets.token_hex(12)[: 24 - len(given)]}{given}"
+    """A globally unique tool-call id. It ends in ``given``, an id of the model's own that the template may show
+    again."""
+    return (
+        f"call_{secrets.token_hex(12)}" if given is None else f"call_{secrets.token_hex(12)[: 24 - len(given)]}{given}"
+    )
 
 
 _MODELS_ID = re.compile("[a-zA-Z0-9]{9}")
@@ -275,7 +288,9 @@ def make_call(name: str, arguments: str, given_id: Json = None) -> ToolCall | No
     """A call under a fresh id; None for a name that is empty or has no UTF-8 form (half a surrogate pair)."""
     if not name or any("\ud800" <= character <= "\udfff" for character in name):
         return None
-    return ToolCall(new_call_id(given_id if isinstance(given_id, str) and _MODELS_ID.fullmatch(given_id) else None), name, arguments)
+    return ToolCall(
+        new_call_id(given_id if isinstance(given_id, str) and _MODELS_ID.fullmatch(given_id) else None), name, arguments
+    )
 
 
 def as_call(members: Members) -> ToolCall | None:

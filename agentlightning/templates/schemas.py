@@ -1,7 +1,8 @@
 """Schemas: a JSON schema as the compilers of grammars can keep to it exactly, or the reason why not.
 
-Pure. Alternatives of ``oneOf`` that a member tells apart, as `discriminator` or constants say, exclude each other: they are written as ``anyOf``, so that each is
-an object of its own, which can be closed. References to anchors are refused, since those who compile the schema would take them for something else.
+Pure. Alternatives of ``oneOf`` that a member tells apart, as `discriminator` or constants say, exclude each other: they
+are written as ``anyOf``, so that each is an object of its own, which can be closed. References to anchors are refused,
+since those who compile the schema would take them for something else.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _DYNAMIC = ("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"
 
 
 def exact(schema: Mapping[str, Json]) -> Mapping[str, Json]:
-    """The schema with alternatives that are told apart written as such. Raises GrammarError for references that cannot be followed."""
+    """The schema with alternatives that are told apart written as such. Raises GrammarError for references that cannot
+    be followed."""
     return cast("Mapping[str, Json]", _exact(schema, schema))
 
 
@@ -36,11 +38,14 @@ def _exact(schema: Json, root: Mapping[str, Json]) -> Json:
     for key in _DYNAMIC:
         if key in known:
             raise GrammarError(
-                f"{key!r} makes a reference that depends on where it is reached from, which no grammar has: write $ref='#/$defs/NAME'"
+                f"{key!r} makes a reference that depends on where it is reached from, which no grammar has: write "
+                "$ref='#/$defs/NAME'"
             )
     name = known.get("$ref")
     if isinstance(name, str) and name.startswith("#") and name != "#" and not name.startswith("#/"):
-        raise GrammarError(f"$ref={name!r} refers to an $anchor, which is not looked up: write the place itself, as '#/$defs/NAME'")
+        raise GrammarError(
+            f"$ref={name!r} refers to an $anchor, which is not looked up: write the place itself, as '#/$defs/NAME'"
+        )
     result: dict[str, Json] = {}
     for key, value in known.items():
         if key in NAMED and isinstance(value, Mapping):
@@ -64,13 +69,19 @@ def _told_apart(schema: Mapping[str, Json], root: Mapping[str, Json]) -> list[Js
         return None
     each = cast("list[Json]", ways)
     resolved = [local_reference(cast("Mapping[str, Json]", way), root) for way in each if isinstance(way, Mapping)]
-    if len(resolved) < len(each) or any("properties" not in way or not isinstance(way["properties"], Mapping) for way in resolved):
+    if len(resolved) < len(each) or any(
+        "properties" not in way or not isinstance(way["properties"], Mapping) for way in resolved
+    ):
         return None
     members = [cast("Mapping[str, Json]", way["properties"]) for way in resolved]
     discriminator = schema.get("discriminator")
-    named = cast("Mapping[str, Json]", discriminator).get("propertyName") if isinstance(discriminator, Mapping) else None
+    named = (
+        cast("Mapping[str, Json]", discriminator).get("propertyName") if isinstance(discriminator, Mapping) else None
+    )
     for member in [named] if isinstance(named, str) else list(members[0]):
-        needed = [isinstance(way.get("required"), list) and member in cast("list[Json]", way["required"]) for way in resolved]
+        needed = [
+            isinstance(way.get("required"), list) and member in cast("list[Json]", way["required"]) for way in resolved
+        ]
         values = [_constants(of.get(member)) for of in members]
         # The API's word is enough for the member to be there; without it the schemas have to say so.
         if all(values) and sum(map(len, values)) == len(set[str]().union(*values)) and (all(needed) or member == named):
@@ -87,6 +98,10 @@ def _constants(schema: Json) -> set[str]:
         return set()
     known = cast("Mapping[str, Json]", schema)
     listed: Sequence[Json] = (
-        [known["const"]] if "const" in known else cast("list[Json]", known.get("enum")) if isinstance(known.get("enum"), list) else []
+        [known["const"]]
+        if "const" in known
+        else cast("list[Json]", known.get("enum"))
+        if isinstance(known.get("enum"), list)
+        else []
     )
     return {json.dumps(value) for value in listed}

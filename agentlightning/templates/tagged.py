@@ -1,6 +1,7 @@
 """Tagged: the readers of tool calls that stand between an opening and a closing tag. Pure.
 
-Each function reads the text between one pair of tags (`scan.BlockScanner` finds them) and gives None where it is malformed.
+Each function reads the text between one pair of tags (`scan.BlockScanner` finds them) and gives None where it is
+malformed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from agentlightning.templates.arguments import as_json, from_gemma, join, types_of
-from agentlightning.templates.scan import WHITE, BlockScanner, all_calls, ends_in_string, make_call, only_call, past_space, read_object
+from agentlightning.templates.scan import (
+    WHITE,
+    BlockScanner,
+    all_calls,
+    ends_in_string,
+    make_call,
+    only_call,
+    past_space,
+    read_object,
+)
 from agentlightning.types import Tool, ToolCall
 
 if TYPE_CHECKING:
@@ -20,13 +30,14 @@ Reader = Callable[[str], "list[ToolCall] | None"]
 
 
 def hermes(tools: Sequence[Tool]) -> Scanner:
-    """``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``: NousResearch's Hermes-Function-Calling, and Qwen 2.5 and 3 (Qwen's documentation,
-    "Function Calling")."""
+    """``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``: NousResearch's Hermes-Function-Calling, and Qwen
+    2.5 and 3 (Qwen's documentation, "Function Calling")."""
     return BlockScanner("<tool_call>", "</tool_call>", only_call, ends_in_string)
 
 
 def phi4(tools: Sequence[Tool]) -> Scanner:
-    """``<|tool_call|>[{"name": ..., "arguments": {...}}]<|/tool_call|>``: Phi-4-mini, after the model card's tool tokens."""
+    """``<|tool_call|>[{"name": ..., "arguments": {...}}]<|/tool_call|>``: Phi-4-mini, after the model card's tool
+    tokens."""
     return BlockScanner("<|tool_call|>", "<|/tool_call|>", all_calls, ends_in_string)
 
 
@@ -34,8 +45,9 @@ def phi4(tools: Sequence[Tool]) -> Scanner:
 
 
 def qwen3_coder(tools: Sequence[Tool]) -> Scanner:
-    """``<tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>``: Qwen3-Coder's chat template and the tool parser that is
-    published beside it. One line break on either side of a value belongs to the tags."""
+    """``<tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>``: Qwen3-Coder's chat
+    template and the tool parser that is published beside it. One line break on either side of a value belongs to the
+    tags."""
     types = types_of(tools)
 
     def read(body: str) -> list[ToolCall] | None:
@@ -64,7 +76,8 @@ _FUNCTION_END = re.compile(r"\s*</function>\s*")
 
 
 def glm(tools: Sequence[Tool]) -> Scanner:
-    """``<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>...</tool_call>``: GLM-4.5 and later, after their chat templates."""
+    """``<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>...</tool_call>``: GLM-4.5 and later, after
+    their chat templates."""
     types = types_of(tools)
 
     def read(body: str) -> list[ToolCall] | None:
@@ -106,8 +119,9 @@ FENCE = "```"
 
 
 def deepseek(tools: Sequence[Tool]) -> Scanner:
-    """DeepSeek's token tags, after the chat templates of V3 and R1 (``function<sep>NAME`` and the arguments in a JSON code fence) and of V3.1
-    (``NAME<sep>{...}``); both are read. V3.2 writes calls in another form, and no chat template ships with it."""
+    """DeepSeek's token tags, after the chat templates of V3 and R1 (``function<sep>NAME`` and the arguments in a JSON
+    code fence) and of V3.1 (``NAME<sep>{...}``); both are read. V3.2 writes calls in another form, and no chat template
+    ships with it."""
     return BlockScanner(CALLS, CALLS_END, _deepseek, ends_in_string)
 
 
@@ -151,12 +165,14 @@ _FENCED = re.compile(r"([^\n]+)\n```(?:json)?")
 
 
 def gemma4(tools: Sequence[Tool]) -> Scanner:
-    """``<|tool_call>call:NAME{key:<|"|>text<|"|>,other:5}<tool_call|>``: Gemma 4, after Google's "Gemma 4 prompt formatting"."""
+    """``<|tool_call>call:NAME{key:<|"|>text<|"|>,other:5}<tool_call|>``: Gemma 4, after Google's "Gemma 4 prompt
+    formatting"."""
     return _gemma("<|tool_call>", "<tool_call|>", '<|"|>')
 
 
 def function_gemma(tools: Sequence[Tool]) -> Scanner:
-    """``<start_function_call>call:NAME{key:<escape>text<escape>}<end_function_call>``: Google's "FunctionGemma formatting and best practices"."""
+    """``<start_function_call>call:NAME{key:<escape>text<escape>}<end_function_call>``: Google's "FunctionGemma
+    formatting and best practices"."""
     return _gemma("<start_function_call>", "<end_function_call>", "<escape>")
 
 

@@ -15,7 +15,10 @@ from typing import Any
 from openai import OpenAI
 
 PROMPT = [
-    {"role": "system", "content": "You have a calculator: write <calc>expression</calc> and you get the result. Then answer."},
+    {
+        "role": "system",
+        "content": "You have a calculator: write <calc>expression</calc> and you get the result. Then answer.",
+    },
     {"role": "user", "content": "What is 31 + 46?"},
     {"role": "assistant", "content": "<calc>31 + 46</calc>"},
     {"role": "user", "content": "Result: 77"},
@@ -25,16 +28,24 @@ PROMPT = [
 
 MAX_CALLS = 3
 MAX_TOKENS = 32
-OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.USub: operator.neg, ast.UAdd: operator.pos}
+OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
 
 
 def calculator(task: dict[str, Any], llm: Any = None) -> float:
     """Answers ``task["question"]``; 1.0 when the last number it says is ``task["answer"]``, else 0.0.
 
-    ``llm`` says where the model is (``endpoint``, ``model``). Without it the environment does, as for any program that uses this client.
+    ``llm`` says where the model is (``endpoint``, ``model``). Without it the environment does, as for any program that
+    uses this client.
     """
     client = _client().with_options(
-        base_url=llm.endpoint if llm else os.environ["OPENAI_BASE_URL"], api_key=os.environ.get("OPENAI_API_KEY") or "none"
+        base_url=llm.endpoint if llm else os.environ["OPENAI_BASE_URL"],
+        api_key=os.environ.get("OPENAI_API_KEY") or "none",
     )
     model = llm.model if llm else os.environ.get("OPENAI_MODEL", "default")
     messages: list[Any] = [*PROMPT, {"role": "user", "content": task["question"]}]
@@ -62,7 +73,8 @@ def score(reply: str, answer: int) -> float:
 
 
 def calculate(expression: str) -> str:
-    """The value of an expression of whole numbers, + - x * and parentheses, or what is wrong with it. The text comes from a model: it is never run."""
+    """The value of an expression of whole numbers, + - x * and parentheses, or what is wrong with it. The text comes
+    from a model: it is never run."""
     try:
         if not re.fullmatch(r"[0-9x*+() -]{1,60}", expression):
             raise ValueError("not arithmetic")

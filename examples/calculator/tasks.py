@@ -1,4 +1,5 @@
-"""Two-digit sums, differences and products. Training and held-out problems never overlap; the same seed gives the same ones.
+"""Two-digit sums, differences and products. Training and held-out problems never overlap; the same seed gives the same
+ones.
 
 python examples/calculator/tasks.py FOLDER      # writes train.jsonl and val.jsonl, for `agl train`
 """
@@ -16,7 +17,8 @@ EXAMPLE = (31, "+", 46)
 
 
 def problems(train: int = 600, val: int = 200, seed: int = 0) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Training and held-out problems, e.g. ``{"question": "What is 12 x 34?", "answer": 408}``. There are 24,299 in all.
+    """Training and held-out problems, e.g. ``{"question": "What is 12 x 34?", "answer": 408}``. There are 24,299 in
+    all.
 
     The held-out problems depend on ``val`` alone, so that runs with different seeds are scored on the same ones.
     """

@@ -14,10 +14,10 @@ from agent import calculator
 from tasks import problems
 
 from agentlightning import GRPO, FitResult, Trainer
-from agentlightning.show_trace import load_decoder
-from agentlightning.starters import make
+from agentlightning.settings.starters import make
 from agentlightning.store import open_store
 from agentlightning.text import printable
+from agentlightning.views.trace import load_decoder
 
 
 def say(text: str) -> None:
@@ -25,7 +25,8 @@ def say(text: str) -> None:
 
 
 def train(model: str, *, seed: int = 0, steps: int = 10, val: int = 200, output_dir: str = "runs") -> FitResult:
-    """Trains on up to ``steps`` x 6 problems, 8 rollouts each, until a step's mean reward is 0.95; scores ``val`` held-out ones greedily before and after."""
+    """Trains on up to ``steps`` x 6 problems, 8 rollouts each, until a step's mean reward is 0.95; scores ``val``
+    held-out ones greedily before and after."""
     train_tasks, val_tasks = problems(val=val, seed=seed)
     trainer = Trainer(
         algorithm=GRPO(group_size=8, tasks_per_step=6),
@@ -44,14 +45,16 @@ def train(model: str, *, seed: int = 0, steps: int = 10, val: int = 200, output_
 
 
 async def conversations(result: FitResult, model: str) -> list[str]:
-    """One problem's conversation before and after, as the model saw and wrote it: one that was wrong and became right, if there is any."""
+    """One problem's conversation before and after, as the model saw and wrote it: one that was wrong and became right,
+    if there is any."""
     before, after = result.before, result.after
     if before is None or after is None:
         return []
     store, decode = open_store(f"sqlite:///{result.folder.parent / 'record.db'}", create=False), load_decoder(model)
     try:
         pairs = [
-            (await store.get_rollout(b), await store.get_rollout(a)) for b, a in zip(before.rollout_ids, after.rollout_ids, strict=True)
+            (await store.get_rollout(b), await store.get_rollout(a))
+            for b, a in zip(before.rollout_ids, after.rollout_ids, strict=True)
         ]
         scored = [(b, a) for b, a in pairs if b and a and b.reward is not None and a.reward is not None]
         chosen = max(scored, key=lambda pair: (pair[1].reward or 0) - (pair[0].reward or 0), default=())
@@ -60,7 +63,12 @@ async def conversations(result: FitResult, model: str) -> list[str]:
             nodes = await store.nodes(rollout.attempt_id or "")
             text = decode([token for node in nodes for token in node.token_ids]) if decode else ""
             # From the problem on: what comes before it is the same prompt every time.
-            turns = text[text.rindex(rollout.task["question"]) :].replace("<|im_end|>", "").replace("<|im_start|>", "").strip()
+            turns = (
+                text[text.rindex(rollout.task["question"]) :]
+                .replace("<|im_end|>", "")
+                .replace("<|im_start|>", "")
+                .strip()
+            )
             texts.append(f"(reward {rollout.reward:g})\nuser\n{printable(turns)}")
         return texts
     finally:
@@ -81,7 +89,8 @@ def main() -> None:
         indented = "\n".join(f"    {line}" for line in text.splitlines() if line)
         print(f"\na conversation {title} {indented.lstrip()}")
     print(
-        f"\nevery rollout, token and reward: agl show {result.run_id}; to talk to the trained model: agl chat --model {result.checkpoint}"
+        f"\nevery rollout, token and reward: agl show {result.run_id}; to talk to the trained model: agl chat --model "
+        f"{result.checkpoint}"
     )
 
 

@@ -11,9 +11,9 @@ import textwrap
 import pytest
 
 from agentlightning import LLM, LitAgent, NamedResources, PromptTemplate, llm_rollout, prompt_rollout, rollout
-from agentlightning.agent import AgentSpec, AttemptView, Handed, RolloutView, as_agent
+from agentlightning.agent.calling import AgentSpec, AttemptView, Handed, RolloutView, as_agent
+from agentlightning.agent.loading import load_object
 from agentlightning.errors import ConfigError
-from agentlightning.loading import load_object
 from agentlightning.types import Mode
 
 LLM_HANDED = LLM(endpoint="http://x/v1", model="m")
@@ -101,24 +101,15 @@ def test_a_template_is_handed_from_the_resources_and_its_default_holds_without_o
 
 def test_the_rollout_shows_who_runs():
     def agent(task, rollout):
-        return rollout.rollout_id, rollout.attempt.attempt_id, rollout.attempt.sequence_id, rollout.mode == "train", rollout.input
+        return (
+            rollout.rollout_id,
+            rollout.attempt.attempt_id,
+            rollout.attempt.sequence_id,
+            rollout.mode == "train",
+            rollout.input,
+        )
 
     assert call(agent) == ("r1", "r1.1", 1, True, "task")
-
-
-def test_names_that_are_taken_and_never_read_are_known():
-    def unused(task, llm, resources):
-        return resources
-
-    def closure(task, llm):
-        return lambda: llm
-
-    async def used(task, llm):
-        await asyncio.sleep(0)
-        return llm
-
-    assert as_agent(unused).load().unused == {"llm"}
-    assert as_agent(closure).load().unused == as_agent(used).load().unused == frozenset()
 
 
 # --------------------------------------------------------------------------- classes
@@ -270,13 +261,19 @@ def test_an_agent_that_cannot_be_called_is_refused_in_one_line(agent, says):
         (lambda: LitAgent(trained_agents="a["), r"LitAgent: trained_agents='a\[' is no regular expression"),
         (lambda: LitAgent(trained_agents=["a"]), r"trained_agents=\['a'\] is no text"),
         (lambda: LitAgent(trained_agents=""), r"trained_agents='' is no text"),
-        (lambda: handed().rollout.mark_agent_as_trainable("a"), r"mark_agent_as_trainable\('a'\) was called outside any attempt"),
+        (
+            lambda: handed().rollout.mark_agent_as_trainable("a"),
+            r"mark_agent_as_trainable\('a'\) was called outside any attempt",
+        ),
         (lambda: marking([]).mark_agent_as_trainable(" "), r"mark_agent_as_trainable\(' '\): expected the name"),
         (lambda: marking([]).mark_agent_as_trainable(None), r"mark_agent_as_trainable\(None\)"),
         (lambda: marking([]).mark_agent_as_trainable("two\nlines"), "one line of text"),
         (lambda: marking([]).mark_agent_as_trainable("\ud800"), "one line of text"),
         (lambda: marking([]).mark_agent_as_trainable("x" * 201), "at most 200 characters"),
-        (lambda: marking([]).mark_agent_as_trainable("a/b"), r"mark_agent_as_trainable\('a/b'\): expected.*without '/'"),
+        (
+            lambda: marking([]).mark_agent_as_trainable("a/b"),
+            r"mark_agent_as_trainable\('a/b'\): expected.*without '/'",
+        ),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(make, says):
@@ -347,7 +344,10 @@ def test_a_wrong_file_is_said_in_one_line(tmp_path, text, says):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("import not_there_at_all\ndef agent(task): pass", r"No module named 'not_there_at_all' \(my_agent.py:1\); install what provides"),
+        (
+            "import not_there_at_all\ndef agent(task): pass",
+            r"No module named 'not_there_at_all' \(my_agent.py:1\); install what provides",
+        ),
         ("def agent(task): pass\n\n1 / 0", r"ZeroDivisionError: division by zero \(my_agent.py:3\)"),
         ("def agent(task): pass\nraise SystemExit(2)", r"SystemExit: 2"),
         ("from os import *\n", r"defines no 'agent'"),
@@ -403,9 +403,9 @@ def test_a_closure_or_a_lambda_knows_no_such_place():
 def test_agents_and_runners_never_import_torch():
     code = """
         import sys
-        import agentlightning.agent, agentlightning.rewards, agentlightning.resources, agentlightning.tasks, agentlightning.dev
+        import agentlightning.agent.calling, agentlightning.agent.rewards, agentlightning.agent.resources, agentlightning.agent.tasks, agentlightning.views.dev.report
         import agentlightning.runners.child, agentlightning.runners.zygote
-        from agentlightning.runners import RunnerPool
+        from agentlightning.runners.pool import RunnerPool
         heavy = {"torch", "transformers", "numpy"} & set(sys.modules)
         assert not heavy, heavy
     """

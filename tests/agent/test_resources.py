@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
+from agentlightning.agent.resources import LLM, ExternalLLM, NamedResources, PromptTemplate, ProxyLLM
 from agentlightning.errors import ConfigError, MissingExtra
-from agentlightning.resources import LLM, ExternalLLM, NamedResources, PromptTemplate, ProxyLLM
 
 
 def test_a_name_is_another_spelling_of_the_model():
@@ -75,12 +75,18 @@ def test_resources_are_recorded_without_keys_and_endpoints():
 
 def test_a_recorded_template_replaces_the_given_one_and_models_keep_their_keys():
     given = NamedResources(judge=LLM(endpoint="http://x", api_key="k"), prompt=PromptTemplate("old"), a=1)
-    merged = given.merged(NamedResources.from_json({"prompt": {"template": "new"}, "judge": {"external": True}, "b": 2}))
-    assert merged["prompt"].template == "new" and merged["judge"].api_key == "k" and (merged["a"], merged["b"]) == (1, 2)
+    merged = given.merged(
+        NamedResources.from_json({"prompt": {"template": "new"}, "judge": {"external": True}, "b": 2})
+    )
+    assert (
+        merged["prompt"].template == "new" and merged["judge"].api_key == "k" and (merged["a"], merged["b"]) == (1, 2)
+    )
 
 
 def test_a_resource_that_is_no_resource_is_refused_by_name():
-    with pytest.raises(ConfigError, match=r"^resources\['handle'\] is an object: .*an LLM, a PromptTemplate or a JSON value"):
+    with pytest.raises(
+        ConfigError, match=r"^resources\['handle'\] is an object: .*an LLM, a PromptTemplate or a JSON value"
+    ):
         NamedResources(handle=object()).to_json()
 
 

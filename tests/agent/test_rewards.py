@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentlightning.agent.rewards import check_reward, current_endpoint, emit_reward
 from agentlightning.errors import AgentLightningError, RewardError
-from agentlightning.rewards import check_reward, current_endpoint, emit_reward
 from agentlightning.types import MAX_REWARD
 
 
@@ -116,7 +116,10 @@ def test_the_attempt_is_found_by_context_first_and_then_by_environment(endpoint,
     emit_reward(0.5, name="style", call_id="c1", agent="a", reason="r")
     current_endpoint.reset(token)
     assert Endpoint.taken == [
-        ("/a/key/environment/rewards", {"value": 1.0, "name": "reward", "call_id": None, "agent": None, "reason": None}),
+        (
+            "/a/key/environment/rewards",
+            {"value": 1.0, "name": "reward", "call_id": None, "agent": None, "reason": None},
+        ),
         ("/a/key/context/rewards", {"value": 0.5, "name": "style", "call_id": "c1", "agent": "a", "reason": "r"}),
     ]
 

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agentlightning
+from agentlightning.agent.tasks import check_tasks, load_tasks, split
 from agentlightning.errors import MissingExtra, TaskError
-from agentlightning.json_values import exact_json, is_json
-from agentlightning.tasks import check_tasks, load_tasks, split
+from agentlightning.records.json_values import exact_json, is_json
 
 
 def write(path, data):
@@ -112,8 +112,14 @@ FRAME = pandas.DataFrame({"q": ["a", "b"], "n": [1.5, None]})
         (FRAME, r'train is a pandas.DataFrame: pass df.to_dict\("records"\)'),
         (FRAME["q"], r"train is a pandas.Series: pass .to_list\(\)"),
         (pyarrow.table({"q": ["a"]}), r"train is a pyarrow.Table: pass table.to_pylist\(\)"),
-        (datasets.DatasetDict(train=datasets.Dataset.from_list([{"q": 1}])), r"train is a datasets.DatasetDict: .*dataset\['train'\]"),
-        (datasets.IterableDataset.from_generator(lambda: iter([{"q": 1}])), r"train is a datasets.IterableDataset: .*list\("),
+        (
+            datasets.DatasetDict(train=datasets.Dataset.from_list([{"q": 1}])),
+            r"train is a datasets.DatasetDict: .*dataset\['train'\]",
+        ),
+        (
+            datasets.IterableDataset.from_generator(lambda: iter([{"q": 1}])),
+            r"train is a datasets.IterableDataset: .*list\(",
+        ),
         (Columns(), "train is a tests.*Columns without items by position|test_tasks.Columns without items by position"),
         ([{"q": 1}, None], r"train\[1\] is None"),
         (FRAME.to_dict("records"), r"train\[1\]\['n'\] is nan: .*None"),
@@ -126,7 +132,9 @@ def test_what_is_no_data_set_is_refused_with_what_would_be_one(tasks, says):
 
 
 def test_a_column_of_a_data_set_that_is_no_json_is_named_at_its_place():
-    rows = datasets.Dataset.from_dict({"q": ["a", "b"], "when": [None, datetime.datetime(2020, 1, 1)], "score": [1.0, float("nan")]})
+    rows = datasets.Dataset.from_dict(
+        {"q": ["a", "b"], "when": [None, datetime.datetime(2020, 1, 1)], "score": [1.0, float("nan")]}
+    )
     with pytest.raises(TaskError, match=r"^train\[1\]\['when'\] is a datetime: use .isoformat\(\)"):
         check_tasks(rows, "train")
     with pytest.raises(TaskError, match=r"^train\[1\]\['score'\] is nan: .*use None"):
@@ -211,7 +219,11 @@ def test_numbers_and_arrays_of_numpy_and_tuples_become_what_they_equal():
 
 
 JSONS = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=20,
 )

@@ -1,4 +1,5 @@
-"""A recorded run for `agl runs` and `agl show`: written through the real store, with a branching trace, failures and steps."""
+"""A recorded run for `agl runs` and `agl show`: written through the real store, with a branching trace, failures and
+steps."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.config import describe_run, resolve
-from agentlightning.ledger import Ledger
+from agentlightning.records.ledger import Ledger
+from agentlightning.settings.sources import describe_run, resolve
 from agentlightning.store import Store, open_store
 from agentlightning.types import (
     AttemptResult,
@@ -86,16 +87,32 @@ def given(number: int, parent: int | None, text: str, call: int) -> Node:
 
 def sampled(number: int, parent: int, text: str, call: int, logprob: float = -0.5) -> Node:
     ids = encode(text)
-    return Node(number, parent, sampled=True, token_ids=ids, call_index=call, logprobs=array("f", [logprob]) * len(ids), version=3)
+    return Node(
+        number,
+        parent,
+        sampled=True,
+        token_ids=ids,
+        call_index=call,
+        logprobs=array("f", [logprob]) * len(ids),
+        version=3,
+    )
 
 
 def call(
-    attempt: str, index: int, branch: str, prompt: int | None, leaves: Sequence[int], status: CallStatus = CallStatus.COMPLETE
+    attempt: str,
+    index: int,
+    branch: str,
+    prompt: int | None,
+    leaves: Sequence[int],
+    status: CallStatus = CallStatus.COMPLETE,
 ) -> Call:
     return Call(
-        id=f"chatcmpl-{attempt}-{index}", attempt_id=attempt, index=index, wire="chat_completions", model="gpt", policy="main", status=status,
-        branch=branch, prompt_node=prompt, samples=tuple(SampleRecord(leaf, FinishReason.STOP, Message("assistant", "x")) for leaf in leaves),
-        asked={"temperature": 0}, used=SamplingParams(temperature=1.0), total_s=0.5, error="prompt too long" if status is CallStatus.REFUSED else None,
+        id=f"chatcmpl-{attempt}-{index}", attempt_id=attempt, index=index, wire="chat_completions", model="gpt",
+        policy="main", status=status,
+        branch=branch, prompt_node=prompt, samples=tuple(SampleRecord(leaf, FinishReason.STOP, Message("assistant",
+        "x")) for leaf in leaves),
+        asked={"temperature": 0}, used=SamplingParams(temperature=1.0), total_s=0.5,
+        error="prompt too long" if status is CallStatus.REFUSED else None,
     )  # fmt: skip
 
 
@@ -122,14 +139,21 @@ async def _write_run(folder: Path, model: Path) -> Path:
         )
         await _play(store, ids)
         metrics = {
-            "step": step, "reward": 0.25 * step, "tokens_per_s": 400.0, "parity_max": 2e-6, "advantages": {ids[0]: 0.707, ids[1]: -0.707},
+            "step": step, "reward": 0.25 * step, "tokens_per_s": 400.0, "parity_max": 2e-6,
+            "advantages": {ids[0]: 0.707, ids[1]: -0.707},
         }  # fmt: skip
         ledger = Ledger(
-            {"succeeded": 2, "failed: agent_error": 1}, {"trained": 1}, {"complete": 3}, {"root": 2, "continued": 1}, 40, 30, {"failed: agent_error": 10},
+            {"succeeded": 2, "failed: agent_error": 1}, {"trained": 1}, {"complete": 3}, {"root": 2, "continued": 1},
+            40, 30, {"failed: agent_error": 10},
             1, 2e-6, 1e-12, {"sampling": 2.0, "training": 1.0},
         )  # fmt: skip
-        await store.put_step(StepRecord(RUN_ID, step, step, tuple(ids), metrics, ledger.to_json(), ended_at=1_767_268_900.0))
-    val = [Rollout(f"{RUN_ID}-val0-{i}-0", RUN_ID, {"question": str(i)}, Mode.VAL, 0, f"val0-{i}", 0, i, 1) for i in range(4)]
+        await store.put_step(
+            StepRecord(RUN_ID, step, step, tuple(ids), metrics, ledger.to_json(), ended_at=1_767_268_900.0)
+        )
+    val = [
+        Rollout(f"{RUN_ID}-val0-{i}-0", RUN_ID, {"question": str(i)}, Mode.VAL, 0, f"val0-{i}", 0, i, 1)
+        for i in range(4)
+    ]
     await store.enqueue(val)
     for i, (_, attempt) in enumerate(await store.lease(RUN_ID, "r", limit=4, seconds=60)):
         await store.finish(attempt.id, AttemptResult(Status.SUCCEEDED, float(i == 0)))
@@ -152,20 +176,33 @@ async def _play(store: Store, ids: list[str]) -> None:
     )
     await store.record(
         call(first.id, 1, "continued", 2, [3, 4]),
-        [given(2, 1, "\n<|im_start|>user\nResult: 7", 1), sampled(3, 2, "It is 7.<|im_end|>", 1), sampled(4, 2, "\x1b[31mseven\x07", 1)],
+        [
+            given(2, 1, "\n<|im_start|>user\nResult: 7", 1),
+            sampled(3, 2, "It is 7.<|im_end|>", 1),
+            sampled(4, 2, "\x1b[31mseven\x07", 1),
+        ],
     )
-    await store.record(call(first.id, 2, "continued", 5, [6]), [given(5, 3, "\nSure?", 2), sampled(6, 5, "Yes.<|im_end|>", 2)])
     await store.record(
-        call(first.id, 3, "new", 7, [8], CallStatus.ABANDONED), [given(7, None, "A second conversation", 3), sampled(8, 7, "hm", 3)]
+        call(first.id, 2, "continued", 5, [6]), [given(5, 3, "\nSure?", 2), sampled(6, 5, "Yes.<|im_end|>", 2)]
+    )
+    await store.record(
+        call(first.id, 3, "new", 7, [8], CallStatus.ABANDONED),
+        [given(7, None, "A second conversation", 3), sampled(8, 7, "hm", 3)],
     )
     await store.record(call(first.id, 4, "refused", None, [], CallStatus.REFUSED), [])
-    await store.add_reward(Reward(ids[0], first.id, 0.5, "format", "emit", call_id=f"chatcmpl-{first.id}-0", reason="well formed"))
+    await store.add_reward(
+        Reward(ids[0], first.id, 0.5, "format", "emit", call_id=f"chatcmpl-{first.id}-0", reason="well formed")
+    )
     final = Reward(ids[0], first.id, 1.0, source="return")
     await store.finish(first.id, AttemptResult(Status.SUCCEEDED, 1.0, output="7", rewards=(final,)))
-    await store.record(call(second.id, 0, "root", 0, [1]), [given(0, None, "3 + 4?", 0), sampled(1, 0, "8<|im_end|>", 0)])
+    await store.record(
+        call(second.id, 0, "root", 0, [1]), [given(0, None, "3 + 4?", 0), sampled(1, 0, "8<|im_end|>", 0)]
+    )
     await store.finish(second.id, AttemptResult(Status.SUCCEEDED, 0.0))
     await store.record(call(third.id, 0, "root", 0, [1]), [given(0, None, "3 + 4?", 0), sampled(1, 0, "?", 0)])
-    failure = Failure(Reason.AGENT_ERROR, "ValueError: no number in '?'", "Traceback (most recent call last):\n  agent.py:3")
+    failure = Failure(
+        Reason.AGENT_ERROR, "ValueError: no number in '?'", "Traceback (most recent call last):\n  agent.py:3"
+    )
     await store.retry(third.id, Failure(Reason.TIMEOUT, "passed its deadline of 5 s"))
     ((_, again),) = await store.lease(RUN_ID, "r", limit=1, seconds=60)
     await store.finish(again.id, AttemptResult(Status.FAILED, failure=failure))

@@ -13,10 +13,10 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from agentlightning.cli.app import app
-from agentlightning.show import RunView, render_run
-from agentlightning.show_trace import load_decoder
 from agentlightning.text import shorten
 from agentlightning.types import RunRecord, RunStatus
+from agentlightning.views.runs import RunView, render_run
+from agentlightning.views.trace import load_decoder
 from tests.cli.conftest import RUN_ID, Agl
 from tests.terminals import AGL, in_terminal
 
@@ -35,7 +35,13 @@ def test_runs_are_listed_newest_first_with_their_outcome(recorded: Path) -> None
     shown = invoke("runs", "--output-dir", recorded).stdout
     assert RUN_ID in shown and "stopped" in shown and "0.250 to 0.500" in shown
     (line,) = as_json("runs", "--output-dir", recorded)
-    assert (line["id"], line["status"], line["steps"], line["last_reward"], line["algorithm"]) == (RUN_ID, "stopped", 2, 0.5, "grpo")
+    assert (line["id"], line["status"], line["steps"], line["last_reward"], line["algorithm"]) == (
+        RUN_ID,
+        "stopped",
+        2,
+        0.5,
+        "grpo",
+    )
 
 
 def test_a_folder_without_runs_says_so_and_makes_no_database(tmp_path: Path) -> None:
@@ -64,7 +70,8 @@ def test_an_unknown_run_is_answered_with_the_nearest(recorded: Path) -> None:
 def test_a_run_shows_its_steps_outcomes_and_a_ledger_that_adds_up(recorded: Path) -> None:
     shown = invoke("show", "calc", "--output-dir", recorded).stdout
     for wanted in (
-        "0.250 [0.046, 0.699]", "4 succeeded, 2 failed: agent_error", "80 sampled = 60 trained + 20 masked", "20 failed: agent_error",
+        "0.250 [0.046, 0.699]", "4 succeeded, 2 failed: agent_error", "80 sampled = 60 trained + 20 masked",
+        "20 failed: agent_error",
         "at most 1 versions", "2.0e-06", "sampling 4.0 s, training 2.0 s", "interrupted",
     ):  # fmt: skip
         assert wanted in shown, wanted
@@ -87,7 +94,11 @@ def test_a_run_says_which_agents_it_trains() -> None:
 def test_a_steps_rollouts_are_listed_with_reward_advantage_and_failure(recorded: Path) -> None:
     shown = invoke("show", "calc", "--step", "1", "--output-dir", recorded).stdout
     assert "train1-0-0" in shown and "+0.707" in shown and "ValueError: no number" in shown
-    assert [line["advantage"] for line in as_json("show", "calc", "--step", "1", "--output-dir", recorded)] == [0.707, -0.707, None]
+    assert [line["advantage"] for line in as_json("show", "calc", "--step", "1", "--output-dir", recorded)] == [
+        0.707,
+        -0.707,
+        None,
+    ]
     assert "it has steps 0 to 2" in invoke("show", "calc", "--step", "9", "--output-dir", recorded, code=2).stderr
 
 
@@ -98,13 +109,17 @@ def test_a_trace_tree_tells_sampled_from_given_with_weights_and_rewards_beside(r
     shown = invoke("show", "calc", "train1-0-0", "--output-dir", recorded).stdout
     lines = [line.strip("│├└─ ") for line in shown.splitlines()]
     for wanted in (
-        "given    902 tokens", "sampled  17 tokens  weight +0.707", "<calc>3+4</calc><|im_end|>", "reward format 0.500 (emit, because well formed)",
-        "branch 1 of 2", "branch 2 of 2", "conversation (root)", "conversation (new)", "call 4 refused: prompt too long", "reward 1.000 (return)",
+        "given    902 tokens", "sampled  17 tokens  weight +0.707", "<calc>3+4</calc><|im_end|>",
+        "reward format 0.500 (emit, because well formed)",
+        "branch 1 of 2", "branch 2 of 2", "conversation (root)", "conversation (new)",
+        "call 4 refused: prompt too long", "reward 1.000 (return)",
     ):  # fmt: skip
         assert any(wanted in line for line in lines), wanted
     assert any("masked: unused sample" in line for line in lines)
     assert any("masked: abandoned" in line for line in lines)
-    order = [shown.index(text) for text in ("<calc>", "Result: 7", "It is 7.", "Sure?", "Yes.", "A second conversation")]
+    order = [
+        shown.index(text) for text in ("<calc>", "Result: 7", "It is 7.", "Sure?", "Yes.", "A second conversation")
+    ]
     assert order == sorted(order)
 
 
@@ -162,7 +177,10 @@ def test_without_the_models_tokenizer_ids_are_shown(recorded: Path, tmp_path: Pa
 def test_an_unknown_rollout_is_answered_with_near_ones(recorded: Path) -> None:
     message = invoke("show", "calc", "train1-0-9", "--output-dir", recorded, code=2).stderr
     assert "no rollout 'train1-0-9'; e.g. train1-0-" in message
-    assert "leave one of them out" in invoke("show", "calc", "train1-0-0", "--step", "1", "--output-dir", recorded, code=2).stderr
+    assert (
+        "leave one of them out"
+        in invoke("show", "calc", "train1-0-0", "--step", "1", "--output-dir", recorded, code=2).stderr
+    )
 
 
 # --------------------------------------------------------------------------- settings and the program itself
@@ -180,7 +198,10 @@ def test_config_prints_every_value_with_its_source(tmp_path: Path) -> None:
 
 def test_a_key_given_twice_or_without_a_value_is_refused() -> None:
     assert "expected KEY=VALUE" in invoke("config", "--set", "learner.lr", code=2).stderr
-    assert "seed is given twice, by --set and by --set" in invoke("config", "--set", "seed=1", "--set", "seed=2", code=2).stderr
+    assert (
+        "seed is given twice, by --set and by --set"
+        in invoke("config", "--set", "seed=1", "--set", "seed=2", code=2).stderr
+    )
 
 
 def test_an_error_is_one_line_on_stderr_and_debug_shows_the_traceback(agl: Agl) -> None:
@@ -194,7 +215,11 @@ def test_an_error_is_one_line_on_stderr_and_debug_shows_the_traceback(agl: Agl) 
 def test_several_wrong_settings_are_one_line_each(agl: Agl) -> None:
     ran = agl("config", "--set", "sted=1", "--set", "learner.lr=fast", env={"AGL_LEARNER__EPZ": "1"})
     assert ran.code == 2
-    assert [line.split(" ")[0] for line in ran.err.removeprefix("agl: ").splitlines()] == ["learner.epz", "sted", "learner.lr"]
+    assert [line.split(" ")[0] for line in ran.err.removeprefix("agl: ").splitlines()] == [
+        "learner.epz",
+        "sted",
+        "learner.lr",
+    ]
 
 
 def test_the_program_knows_its_version_and_starts_light(agl: Agl) -> None:
@@ -212,7 +237,10 @@ def test_output_can_be_piped_into_what_stops_reading(recorded: Path) -> None:
     import subprocess
     import sys
 
-    program = f"from agentlightning.cli import main; import sys; sys.argv[1:] = ['show', 'calc', '--json', '--output-dir', {str(recorded)!r}]; main()"
+    program = (
+        "from agentlightning.cli import main; import sys; sys.argv[1:] = ['show', 'calc', '--json', "
+        f"'--output-dir', {str(recorded)!r}]; main()"
+    )
     reader = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert reader.stdout is not None and reader.stderr is not None
     reader.stdout.readline()

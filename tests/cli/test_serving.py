@@ -1,4 +1,5 @@
-"""`agl serve`, as a real process, and models named by `latest`, a run or a checkpoint: what unchanged clients get of a tiny model."""
+"""`agl serve`, as a real process, and models named by `latest`, a run or a checkpoint: what unchanged clients get of a
+tiny model."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ class Served:
 
     def anthropic(self, key: str | None = None, url: str | None = None) -> anthropic.Anthropic:
         return anthropic.Anthropic(
-            base_url=url or self.variables["ANTHROPIC_BASE_URL"], api_key=key or self.variables["ANTHROPIC_API_KEY"], max_retries=0
+            base_url=url or self.variables["ANTHROPIC_BASE_URL"],
+            api_key=key or self.variables["ANTHROPIC_API_KEY"],
+            max_retries=0,
         )
 
     def gemini(self) -> genai.Client:
@@ -51,7 +54,15 @@ class Served:
 
 
 def start(place: Path, *arguments: str) -> Served:
-    program = [sys.executable, "-c", "from agentlightning.cli import main; main()", "serve", *arguments, "--set", "threads=1"]
+    program = [
+        sys.executable,
+        "-c",
+        "from agentlightning.cli import main; main()",
+        "serve",
+        *arguments,
+        "--set",
+        "threads=1",
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(program, cwd=place, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -94,16 +105,26 @@ def test_the_openai_client_is_answered_on_its_three_apis_streamed_and_not_with_a
         greedy = {"model": "letters", "temperature": 0, "max_tokens": 4}
         whole = client.chat.completions.create(messages=ASK, **greedy)  # pyright: ignore[reportArgumentType, reportCallIssue]
         streamed = client.chat.completions.create(messages=ASK, stream=True, **greedy)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices) == whole.choices[0].message.content
+        assert (
+            "".join(chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices)
+            == whole.choices[0].message.content
+        )
         assert whole.usage is not None and whole.usage.completion_tokens <= 4
         text = client.completions.create(model="letters", prompt="a", max_tokens=4, temperature=0)
         pieces = client.completions.create(model="letters", prompt="a", max_tokens=4, temperature=0, stream=True)
         assert "".join(chunk.choices[0].text for chunk in pieces if chunk.choices) == text.choices[0].text
         first = client.responses.create(model="letters", input="a", max_output_tokens=4, temperature=0)
         with client.responses.stream(model="letters", input="a", max_output_tokens=4, temperature=0) as stream:
-            assert "".join(event.delta for event in stream if event.type == "response.output_text.delta") == first.output_text
+            assert (
+                "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+                == first.output_text
+            )
         second = client.responses.create(model="letters", input="b", previous_response_id=first.id, max_output_tokens=4)
-        assert second.usage is not None and first.usage is not None and second.usage.input_tokens > first.usage.input_tokens
+        assert (
+            second.usage is not None
+            and first.usage is not None
+            and second.usage.input_tokens > first.usage.input_tokens
+        )
 
 
 def test_the_anthropic_and_the_gemini_client_are_answered_streamed_and_not(served: Served) -> None:
@@ -128,7 +149,9 @@ def test_a_key_that_is_wrong_or_missing_is_refused_in_the_clients_own_shape(serv
     with pytest.raises(openai.AuthenticationError, match="the key that was sent is not valid"):
         served.openai(api_key="wrong").chat.completions.create(model="m", messages=ASK)  # pyright: ignore
     with pytest.raises(anthropic.AuthenticationError):
-        served.anthropic(key="wrong").messages.create(model="m", max_tokens=2, messages=[{"role": "user", "content": "a"}])
+        served.anthropic(key="wrong").messages.create(
+            model="m", max_tokens=2, messages=[{"role": "user", "content": "a"}]
+        )
     with pytest.raises(openai.NotFoundError, match="there is nothing at"):
         served.openai().post("/nowhere", cast_to=object)
     with pytest.raises(openai.NotFoundError):
@@ -151,7 +174,9 @@ def test_many_clients_at_once_are_answered_and_a_seed_of_their_own_repeats_a_rep
 
 def test_ctrl_c_ends_a_server_in_one_line_and_names_were_warned_of_once(tmp_path: Path, model: Path) -> None:
     found = start(tmp_path, str(model), "--port", "0", "--key", "mine")
-    assert found.variables["OPENAI_API_KEY"] == "mine" and found.variables["OPENAI_BASE_URL"].startswith("http://127.0.0.1:")
+    assert found.variables["OPENAI_API_KEY"] == "mine" and found.variables["OPENAI_BASE_URL"].startswith(
+        "http://127.0.0.1:"
+    )
     assert "answers as 'letters', and to any other name, until Ctrl-C" in found.said
     for _ in range(2):
         found.openai().chat.completions.create(model="gpt-4o", messages=ASK, max_tokens=2)  # pyright: ignore
@@ -239,4 +264,6 @@ def test_latest_a_run_and_its_folder_are_the_models_they_left_at_every_door(
     second = json.loads(invoke("runs", "--json").stdout)[0]
     assert second["model"] == str(last)
     more = invoke(*train, "--steps", "3", "--model", "latest", "--name", "second", "--resume", second["id"])
-    assert "step 3/3" in more.stdout, "a resumed run goes on with the model that it began with, whatever is the latest now"
+    assert "step 3/3" in more.stdout, (
+        "a resumed run goes on with the model that it began with, whatever is the latest now"
+    )

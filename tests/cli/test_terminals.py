@@ -1,4 +1,5 @@
-"""Whatever a terminal, a pipe or its encoding is like, every command shows what it has to say: nothing ends in an encoding error, markup or a traceback."""
+"""Whatever a terminal, a pipe or its encoding is like, every command shows what it has to say: nothing ends in an
+encoding error, markup or a traceback."""
 
 from __future__ import annotations
 
@@ -15,14 +16,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from agentlightning.screen import Column, Hanging, Listing, Text, fit
+from agentlightning.views.screen import Column, Hanging, Listing, Text, fit
 from tests.cli.conftest import ROOT, RUN_ID
 from tests.cli.test_training import QUICK, invoke
 from tests.terminals import AGL, environment, in_terminal
 from tests.tiny import letter_tasks, save_letters
 
 NAME = "[red]中\x1b[2J\u202eé[/]"
-"""Markup, a character that most encodings lack, a control sequence, one that turns the direction of writing, one that Latin-1 has."""
+"""Markup, a character that most encodings lack, a control sequence, one that turns the direction of writing, one that
+Latin-1 has."""
 FOLDER = "[b]中 [bold]é"
 AGENT = """
 import json, urllib.request
@@ -71,7 +73,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in letter_tasks(2)))
     (place / "中 [red]").symlink_to(save_letters(tmp_path_factory.mktemp("letters")))
     invoke(
-        "eval", f"{place}/agent.py:agent", "--model", f"{place}/中 [red]", "--tasks", f"{place}/tasks.jsonl", "--output-dir", str(place / FOLDER),
+        "eval", f"{place}/agent.py:agent", "--model", f"{place}/中 [red]", "--tasks", f"{place}/tasks.jsonl",
+        "--output-dir", str(place / FOLDER),
         "--name", "[red]中é", *QUICK,
     )  # fmt: skip
     return place
@@ -123,7 +126,8 @@ def test_every_command_shows_odd_texts_in_every_encoding(encoding: str, folder: 
     for name in ("agent.py", "tasks.jsonl", "中 [red]", FOLDER):
         (tmp_path / name).symlink_to((folder / name).resolve())
     ran = subprocess.run(
-        [sys.executable, "-c", EVERY, lines], cwd=tmp_path, env=environment(**ENCODINGS[encoding]), input="é中\x1b\n/what中\n".encode(),
+        [sys.executable, "-c", EVERY, lines], cwd=tmp_path, env=environment(**ENCODINGS[encoding]),
+        input="é中\x1b\n/what中\n".encode(),
         capture_output=True, timeout=300, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr.decode(errors="replace")
@@ -137,7 +141,9 @@ def test_every_command_shows_odd_texts_in_every_encoding(encoding: str, folder: 
         if "--json" in arguments:
             json.loads(out)
         shown.append(out)
-    assert ("[red]中" if name == "utf-8" else r"[red]\u4e2d") in shown[0], "a name is no markup, and what the encoding lacks is escaped"
+    assert ("[red]中" if name == "utf-8" else r"[red]\u4e2d") in shown[0], (
+        "a name is no markup, and what the encoding lacks is escaped"
+    )
     assert ("none [red]中" if name == "utf-8" else r"none [red]\u4e2d") in shown[2], "so is a folder"
     assert "[green]wrong" in "".join(shown), "and an agent's error"
 
@@ -151,14 +157,27 @@ def test_markup_in_a_text_is_text_on_a_terminal_too(recorded: Path, tmp_path: Pa
 
 @pytest.mark.parametrize(
     "arguments",
-    [("runs",), ("runs", "--json"), ("show", "calc"), ("show", "calc", "train1-0-0", "--json"), ("config", "--reference"), ("--help",)],
+    [
+        ("runs",),
+        ("runs", "--json"),
+        ("show", "calc"),
+        ("show", "calc", "train1-0-0", "--json"),
+        ("config", "--reference"),
+        ("--help",),
+    ],
 )
 def test_a_reader_that_leaves_early_is_no_error(arguments: tuple[str, ...], recorded: Path) -> None:
     place = () if arguments[0] in ("config", "--help") else ("--output-dir", str(recorded))
     read, write = os.pipe()
     os.close(read)
     ran = subprocess.run(
-        [*AGL, *arguments, *place], stdout=write, stderr=subprocess.PIPE, env=environment(), cwd=ROOT, timeout=240, check=False
+        [*AGL, *arguments, *place],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        cwd=ROOT,
+        timeout=240,
+        check=False,
     )
     os.close(write)
     assert (ran.returncode, ran.stderr) == (0, b"")
@@ -183,8 +202,12 @@ def test_a_disk_that_is_full_is_one_line(recorded: Path) -> None:
 @pytest.mark.parametrize(("closed", "code"), [("1>&-", 0), ("1>&- 2>&-", 0), ("0<&-", 0), ("2>&-", 2)])
 def test_a_stream_that_was_never_open_is_no_error(closed: str, code: int, recorded: Path) -> None:
     what = "show nothing" if code else "runs"
-    command = f'"{sys.executable}" -c "from agentlightning.cli import main; main()" {what} --output-dir "{recorded}" {closed}'
-    ran = subprocess.run(["sh", "-c", command], env=environment(), cwd=ROOT, capture_output=True, timeout=240, check=False)
+    command = (
+        f'"{sys.executable}" -c "from agentlightning.cli import main; main()" {what} --output-dir "{recorded}" {closed}'
+    )
+    ran = subprocess.run(
+        ["sh", "-c", command], env=environment(), cwd=ROOT, capture_output=True, timeout=240, check=False
+    )
     assert ran.returncode == code
     assert b"Traceback" not in ran.stdout + ran.stderr and b"agl:" not in ran.stdout
 
@@ -202,11 +225,14 @@ def long_names(tmp_path_factory: pytest.TempPathFactory, recorded: Path) -> Path
     shutil.copytree(recorded, folder)
     with sqlite3.connect(folder / "record.db") as record:
         record.execute(
-            "update steps set metrics = replace(metrics, '400.0', '1234567.8'), ledger = replace(ledger, '\"sampled\":40', '\"sampled\":1234567')"
+            "update steps set metrics = replace(metrics, '400.0', '1234567.8'), ledger = replace(ledger, "
+            "'\"sampled\":40', '\"sampled\":1234567')"
         )
         config = json.loads(record.execute("select config from runs").fetchone()[0])
         config["config"]["model"]["path"] = "/models/" + "a-long-part/" * 8 + "model-7B-instruct"
-        record.execute("update runs set name = ?, folder = ?, config = ?", (LONG, str(folder / RUN_ID), json.dumps(config)))
+        record.execute(
+            "update runs set name = ?, folder = ?, config = ?", (LONG, str(folder / RUN_ID), json.dumps(config))
+        )
         columns = (
             ("runs", "id"),
             ("rollouts", "run_id"),
@@ -244,22 +270,35 @@ def test_a_number_is_whole_also_where_the_table_does_not_fit(columns: int) -> No
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (("runs",), {60: ["run", "status", "steps", "reward"], 80: ["run", "status", "mode", "steps", "reward"], 200: ["started", "took", "model", "error"]}),
-        (("show", "latest"), {60: ["step", "reward", "validation", "failed", "parity"], 80: ["trained", "parity"], 200: ["tok/s", "checkpoint"]}),
-        (("show", "latest", "--step", "1"), {60: ["rollout", "outcome", "reward", "advantage"], 80: ["failure"], 200: ["failure"]}),
+        (("runs",), {60: ["run", "status", "steps", "reward"], 80: ["run", "status", "mode", "steps", "reward"],
+        200: ["started", "took", "model", "error"]}),
+        (("show", "latest"), {60: ["step", "reward", "validation", "failed", "parity"], 80: ["trained", "parity"],
+        200: ["tok/s", "checkpoint"]}),
+        (("show", "latest", "--step", "1"), {60: ["rollout", "outcome", "reward", "advantage"], 80: ["failure"],
+        200: ["failure"]}),
         (("show", "latest", "train1-0-0"), {}),
         (("trace", "latest", "train1-0-0"), {}),
     ],
 )  # fmt: skip
-def test_tables_fit_the_terminal(arguments: tuple[str, ...], wanted: dict[int, list[str]], columns: int, long_names: Path) -> None:
-    shown = in_terminal([*AGL, *arguments, "--output-dir", "and-another-one-in-it"], columns=columns, cwd=long_names.parent)
+def test_tables_fit_the_terminal(
+    arguments: tuple[str, ...], wanted: dict[int, list[str]], columns: int, long_names: Path
+) -> None:
+    shown = in_terminal(
+        [*AGL, *arguments, "--output-dir", "and-another-one-in-it"], columns=columns, cwd=long_names.parent
+    )
     assert shown.code == 0, shown.text
     written = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in shown.text.splitlines()]
     path = "/models/" + "a-long-part/" * 8 + "model-7B-instruct"
     whole = (path, LONG_ID)  # to be copied, as commands are
-    wide = [line for line in written if len(line) > columns and line.strip() not in whole and not line.startswith(("agl ", "fit("))]
+    wide = [
+        line
+        for line in written
+        if len(line) > columns and line.strip() not in whole and not line.startswith(("agl ", "fit("))
+    ]
     assert wide == [], "a terminal would wrap it"
-    header = next((line for line in written if line.startswith(("run ", "step ", "rollout ")) and len(line.split()) > 3), "")
+    header = next(
+        (line for line in written if line.startswith(("run ", "step ", "rollout ")) and len(line.split()) > 3), ""
+    )
     assert set(wanted.get(columns, [])) <= set(header.split()), (header, written)
     if arguments == ("show", "latest"):
         assert "2,469,134 sampled" in shown.text, "a number is whole"
@@ -286,7 +325,10 @@ def test_settings_fit_the_terminal(columns: int, tmp_path: Path) -> None:
 def test_a_line_too_long_goes_on_below_its_words_and_breaks_no_number(columns: int) -> None:
     out = io.StringIO()
     console = Console(file=out, width=columns, color_system=None, legacy_windows=False)
-    text = "   Cause: 3 samples ran into max_tokens (2), reward 0.712 [0.650, 0.768] after 1,234 steps in 4.2 s, of 1,000 tokens"
+    text = (
+        "   Cause: 3 samples ran into max_tokens (2), reward 0.712 [0.650, 0.768] after 1,234 steps in 4.2 s, of "
+        "1,000 tokens"
+    )
     console.print(Hanging(Text(text)), crop=False)
     lines = out.getvalue().splitlines()
     assert "".join("".join(lines).split()) == "".join(text.split()), "nothing is lost"

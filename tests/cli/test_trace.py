@@ -1,4 +1,5 @@
-"""`agl trace`: the tree of a recorded attempt as lines, as JSON and as a picture; attempts played at a real gateway, or written through the real store."""
+"""`agl trace`: the tree of a recorded attempt as lines, as JSON and as a picture; attempts played at a real gateway, or
+written through the real store."""
 
 from __future__ import annotations
 
@@ -27,23 +28,8 @@ from typer.testing import CliRunner, Result
 from agentlightning.cli.app import app
 from agentlightning.cli.reading import last_rollout
 from agentlightning.errors import ConfigError, MissingExtra
-from agentlightning.fonts import MONOSPACED, Fonts, fonts_for, spell
-from agentlightning.ledger import Ledger
-from agentlightning.picture import FONT, SMALL, Picture, Rect, Words, to_png, to_svg, write_picture
-from agentlightning.run import AttemptTrace
-from agentlightning.show import RunView, read_run
-from agentlightning.show_trace import (
-    Credit,
-    NodeFacts,
-    RolloutView,
-    attempt_of,
-    node_facts,
-    read_rollout,
-    render_tree,
-    rollout_json,
-    tree_json,
-)
-from agentlightning.show_tree import CELLS, FOLDED, GIVEN, TRAINED, UNTRAINED, Area, Box, Layout, Size, boxes, draw_tree, lay_out
+from agentlightning.records.ledger import Ledger
+from agentlightning.records.traces import AttemptTrace
 from agentlightning.store import open_store
 from agentlightning.types import (
     Attempt,
@@ -64,6 +50,34 @@ from agentlightning.types import (
     Status,
     StepRecord,
 )
+from agentlightning.views.drawing import FONT, SMALL, Picture, Rect, Words, to_png, to_svg, write_picture
+from agentlightning.views.fonts import MONOSPACED, Fonts, fonts_for, spell
+from agentlightning.views.runs import RunView, read_run
+from agentlightning.views.trace import (
+    Credit,
+    NodeFacts,
+    ShownRollout,
+    attempt_of,
+    node_facts,
+    read_rollout,
+    render_tree,
+    rollout_json,
+    tree_json,
+)
+from agentlightning.views.tree import (
+    CELLS,
+    FOLDED,
+    GIVEN,
+    TRAINED,
+    UNTRAINED,
+    Area,
+    Box,
+    Layout,
+    Size,
+    boxes,
+    draw_tree,
+    lay_out,
+)
 from tests.cli.conftest import RUN_ID, Agl, call
 from tests.gateway.conftest import Build, House, Visit, build
 from tests.gateway.scripted import GlassTemplate
@@ -80,22 +94,37 @@ def invoke(*arguments: str | Path, code: int = 0) -> Result:
 
 def node_lines(text: str) -> list[str]:
     """The lines that stand for nodes, without the tree's guides."""
-    return [line.strip("│├└─ ") for line in text.splitlines() if re.search(r"\b(given|sampled) +[\d,]+ tokens?  call", line)]
+    return [
+        line.strip("│├└─ ") for line in text.splitlines() if re.search(r"\b(given|sampled) +[\d,]+ tokens?  call", line)
+    ]
 
 
 # --------------------------------------------------------------------------- attempts
 
 
 async def play(house: House) -> Visit:
-    """A planner that samples three plans, goes on with the second, thinks again, and misremembers; a coder that it asks twice; a call that is too long."""
-    house.engine.script = ["Plan A.", "Plan B.", "Plan C.", "Done.", "Otherwise.", "def f(): ...", "def g(): ...", "What?"]
+    """A planner that samples three plans, goes on with the second, thinks again, and misremembers; a coder that it asks
+    twice; a call that is too long."""
+    house.engine.script = [
+        "Plan A.",
+        "Plan B.",
+        "Plan C.",
+        "Done.",
+        "Otherwise.",
+        "def f(): ...",
+        "def g(): ...",
+        "What?",
+    ]
     visit = await house.open()
 
     async def ask(agent: str, messages: list[dict[str, Any]], **options: Any) -> Any:
         client = visit.client.with_options(base_url=f"{visit.endpoint.root_url}/agent/{agent}/v1")
         return await client.chat.completions.create(model="m", messages=messages, **options)  # pyright: ignore[reportArgumentType]
 
-    begin = [{"role": "system", "content": "You plan."}, {"role": "user", "content": "Build a boat & <sell> it.\x1b[2J"}]
+    begin = [
+        {"role": "system", "content": "You plan."},
+        {"role": "user", "content": "Build a boat & <sell> it.\x1b[2J"},
+    ]
     await ask("planner", begin, n=3)
     with_plan = [*begin, {"role": "assistant", "content": "Plan B."}]
     reply = await ask("planner", [*with_plan, {"role": "user", "content": "Do it."}])
@@ -118,7 +147,7 @@ async def play(house: House) -> Visit:
     return visit
 
 
-async def view_of(visit: Visit) -> RolloutView:
+async def view_of(visit: Visit) -> ShownRollout:
     store = visit.house.store
     record = await store.get_run("run")
     assert record is not None
@@ -126,17 +155,23 @@ async def view_of(visit: Visit) -> RolloutView:
     return await read_rollout(store, run, next(one for one in run.rollouts if one.id == visit.rollout.id))
 
 
-def made_up(nodes: list[Node], calls: list[Call] | None = None, rewards: list[Reward] | None = None, task: Any = "a task") -> RolloutView:
+def made_up(
+    nodes: list[Node], calls: list[Call] | None = None, rewards: list[Reward] | None = None, task: Any = "a task"
+) -> ShownRollout:
     """A rollout whose only attempt has these nodes."""
     rollout = Rollout("r-train1-0-0", "r", task, Mode.TRAIN, 1, "train1-0", 0, 0, 1, Status.SUCCEEDED, "a", 1.0)
     record = RunRecord("r", "r", "/runs/r", RunStatus.FINISHED, {}, 0.0)
     attempt = Attempt("a", rollout.id, 1, "x", Status.SUCCEEDED, 0.0, 0.0, 1.0)
-    return RolloutView(RunView(record, ()), rollout, [AttemptTrace(attempt, tuple(calls or ()), tuple(nodes))], rewards or [])
+    return ShownRollout(
+        RunView(record, ()), rollout, [AttemptTrace(attempt, tuple(calls or ()), tuple(nodes))], rewards or []
+    )
 
 
 def node(number: int, parent: int | None, sampled: bool, call_index: int = 0, tokens: int = 3) -> Node:
     logprobs = array("f", [-0.5]) * tokens if sampled else None
-    return Node(number, parent, sampled, array("i", range(tokens)), call_index, logprobs, version=1 if sampled else None)
+    return Node(
+        number, parent, sampled, array("i", range(tokens)), call_index, logprobs, version=1 if sampled else None
+    )
 
 
 def chain(length: int, *, first: int = 0, parent: int | None = None) -> list[Node]:
@@ -154,7 +189,8 @@ async def test_a_branch_names_its_reason_where_it_branched_and_nowhere_else(buil
     said = {(one.text.rsplit("\n", 1)[-1] if one.node.sampled else one.text, one.node.sampled): one for one in facts}
     by_text = {text: one.branch for (text, sampled), one in said.items() if sampled}
     assert by_text == {
-        "Plan A.<|im_end|>": None, "Plan B.<|im_end|>": None, "Plan C.<|im_end|>": None, "Done.<|im_end|>": None, "Otherwise.<|im_end|>": None,
+        "Plan A.<|im_end|>": None, "Plan B.<|im_end|>": None, "Plan C.<|im_end|>": None, "Done.<|im_end|>": None,
+        "Otherwise.<|im_end|>": None,
         "def f(): ...<|im_end|>": None, "def g(): ...<|im_end|>": "forked", "What?<|im_end|>": None,
     }  # fmt: skip
     given = [(one.call.index, one.branch) for one in facts if one.call is not None and not one.node.sampled]
@@ -165,7 +201,9 @@ async def test_a_branch_names_its_reason_where_it_branched_and_nowhere_else(buil
 
 
 @pytest.mark.parametrize("recorded_first", [2, 3, 4])
-def test_a_prompt_that_parallel_calls_share_names_the_call_that_began_it_and_counts_the_others(recorded_first: int) -> None:
+def test_a_prompt_that_parallel_calls_share_names_the_call_that_began_it_and_counts_the_others(
+    recorded_first: int,
+) -> None:
     nodes = [node(0, None, False), node(1, 0, True), node(2, None, False, recorded_first, tokens=1234)]
     calls = [call("a", 0, "root", 0, [1])]
     for number, branch, agent in ((2, "forked", "w0"), (3, "new", "w1"), (4, "forked", "w2")):
@@ -173,8 +211,16 @@ def test_a_prompt_that_parallel_calls_share_names_the_call_that_began_it_and_cou
         calls.append(replace(call("a", number, branch, 2, [1 + number]), agent=agent))
     view = made_up(nodes, calls)
     shared, *samples = node_facts(view, attempt_of(view))[2:]
-    assert shared.call is not None and (shared.call_text, shared.call.agent, shared.branch) == ("call 3 and 2 more", "w1", "new")
-    assert [(one.call_text, one.branch) for one in samples] == [("call 2", "forked"), ("call 3", None), ("call 4", "forked")]
+    assert shared.call is not None and (shared.call_text, shared.call.agent, shared.branch) == (
+        "call 3 and 2 more",
+        "w1",
+        "new",
+    )
+    assert [(one.call_text, one.branch) for one in samples] == [
+        ("call 2", "forked"),
+        ("call 3", None),
+        ("call 4", "forked"),
+    ]
     out = io.StringIO()
     Console(file=out, width=200, color_system=None).print(render_tree(view, attempt_of(view)))
     assert "1,234 tokens  call 3 and 2 more  w1  new" in out.getvalue() and "call 0  stop" in out.getvalue()
@@ -186,17 +232,27 @@ def test_a_prompt_that_parallel_calls_share_names_the_call_that_began_it_and_cou
 
 
 async def test_a_template_that_rewrites_history_is_named_as_the_reason(build: Build) -> None:
-    house = await build(template=GlassTemplate(drops_reasoning=True), script=["<think>hm</think>Yes.", "<think>so</think>No."])
+    house = await build(
+        template=GlassTemplate(drops_reasoning=True), script=["<think>hm</think>Yes.", "<think>so</think>No."]
+    )
     visit = await house.open()
     reply = await visit.ask("First?")
     said = reply.choices[0].message.content
-    await visit.ask([{"role": "user", "content": "First?"}, {"role": "assistant", "content": said}, {"role": "user", "content": "Then?"}])
+    await visit.ask(
+        [
+            {"role": "user", "content": "First?"},
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": "Then?"},
+        ]
+    )
     view = await view_of(visit)
     assert [one.branch for one in node_facts(view, attempt_of(view))] == [None, None, "template", None]
 
 
 def test_a_sample_without_tokens_still_shows_how_it_ended_and_its_reward() -> None:
-    empty = replace(call("a", 0, "root", 0, [0]), samples=(SampleRecord(0, FinishReason.CANCELLED, Message("assistant")),))
+    empty = replace(
+        call("a", 0, "root", 0, [0]), samples=(SampleRecord(0, FinishReason.CANCELLED, Message("assistant")),)
+    )
     view = made_up([node(0, None, False)], [empty], [Reward("r-train1-0-0", "a", 0.5, "step", call_id=empty.id)])
     out = io.StringIO()
     Console(file=out, width=200, color_system=None).print(render_tree(view, attempt_of(view)))
@@ -229,7 +285,11 @@ async def test_every_node_is_one_line_however_narrow_the_terminal(build: Build) 
     ):
         assert re.search(wanted, text), (wanted, text)
     whole = out.getvalue()
-    assert "call 6 refused: " in whole and "reward style 0.500 (emit, agent coder)" in whole and "reward 1.000 (return)" in whole
+    assert (
+        "call 6 refused: " in whole
+        and "reward style 0.500 (emit, agent coder)" in whole
+        and "reward 1.000 (return)" in whole
+    )
     assert "conversation (root)" in whole and "conversation (new)" in whole and "conversation (edited)" in whole
 
 
@@ -237,7 +297,9 @@ def test_the_command_shows_the_tree_of_the_attempt_that_counts(recorded: Path) -
     shown = invoke("trace", "calc", "train1-0-0", "--output-dir", recorded).stdout
     lines = node_lines(shown)
     assert len(lines) == 9
-    assert lines[1].startswith("sampled    17 tokens  call 0  stop  weight +0.707  reward format 0.500  <calc>3+4</calc><|im_end|>")
+    assert lines[1].startswith(
+        "sampled    17 tokens  call 0  stop  weight +0.707  reward format 0.500  <calc>3+4</calc><|im_end|>"
+    )
     assert lines[7].startswith("given      21 tokens  call 3  new  abandoned  A second") and lines[8].endswith(
         "call 3  abandoned  stop  masked: abandoned  hm"
     )
@@ -267,9 +329,13 @@ def test_json_has_a_line_for_each_node_and_agrees_with_the_whole_record(recorded
     assert [(n["id"], n["parent"], n["tokens"], n["text"]) for n in tree["nodes"]] == [
         (n["id"], n["parent"], len(n["token_ids"]), n["text"]) for n in attempt["nodes"]
     ]
-    assert [n["trained"] for n in tree["nodes"]] == [sum(w is not None for w in n.get("weights") or ()) for n in attempt["nodes"]]
+    assert [n["trained"] for n in tree["nodes"]] == [
+        sum(w is not None for w in n.get("weights") or ()) for n in attempt["nodes"]
+    ]
     assert [n["branch"] for n in tree["nodes"]] == [None] * 7 + ["new", None]
-    assert tree["nodes"][1]["rewards"][0]["name"] == "format" and [reward["name"] for reward in tree["rewards"]] == ["reward"]
+    assert tree["nodes"][1]["rewards"][0]["name"] == "format" and [reward["name"] for reward in tree["rewards"]] == [
+        "reward"
+    ]
 
 
 def test_what_cannot_be_shown_is_refused_in_one_line(recorded: Path, tmp_path: Path) -> None:
@@ -286,7 +352,9 @@ def test_what_cannot_be_shown_is_refused_in_one_line(recorded: Path, tmp_path: P
     for below in ("tree.svg", "deep/tree.svg"):
         said = refused("train1-0-0", "--out", tmp_path / "file" / below)
         assert (
-            said == f"agl: {tmp_path / 'file' / below} cannot be written: {tmp_path / 'file'} is a file, not a folder; name another file\n"
+            said
+            == f"agl: {tmp_path / 'file' / below} cannot be written: {tmp_path / 'file'} is a file, not a folder; name "
+            "another file\n"
         )
     (tmp_path / "tree.svg").mkdir()
     assert "tree.svg cannot be written: Is a directory" in refused("train1-0-0", "--out", tmp_path / "tree.svg")
@@ -302,16 +370,26 @@ def test_without_a_rollout_it_is_the_one_that_ended_last(recorded: Path, named: 
 
 
 def test_marked_agents_are_named_and_the_samples_of_others_are_shown_as_masked() -> None:
-    calls = [replace(call("a", i, "continued", 2 * i, [2 * i + 1]), agent=agent) for i, agent in enumerate(("planner", "critic"))]
+    calls = [
+        replace(call("a", i, "continued", 2 * i, [2 * i + 1]), agent=agent)
+        for i, agent in enumerate(("planner", "critic"))
+    ]
     view = made_up(chain(4), calls)
     trace = replace(view.attempts[0], attempt=replace(view.attempts[0].attempt, marked=("critic",)))
-    step = StepRecord("r", 1, 1, (view.rollout.id,), {"step": 1, "advantages": {view.rollout.id: 0.5}}, Ledger().to_json())
+    step = StepRecord(
+        "r", 1, 1, (view.rollout.id,), {"step": 1, "advantages": {view.rollout.id: 0.5}}, Ledger().to_json()
+    )
     view = replace(view, run=replace(view.run, steps=(step,)), attempts=[trace])
     out = io.StringIO()
     Console(file=out, width=160, color_system=None).print(render_tree(view, trace))
     lines = node_lines(out.getvalue())
     assert "marked as trainable: critic" in out.getvalue()
-    assert "planner" in lines[1] and "masked: other agent" in lines[1] and "critic" in lines[3] and "weight +0.500" in lines[3]
+    assert (
+        "planner" in lines[1]
+        and "masked: other agent" in lines[1]
+        and "critic" in lines[3]
+        and "weight +0.500" in lines[3]
+    )
     assert tree_json(view, trace)["attempt"]["marked"] == ["critic"] == rollout_json(view)["attempts"][0]["marked"]
 
 
@@ -322,7 +400,9 @@ def test_while_no_rollout_has_ended_it_is_the_one_that_was_started_last() -> Non
     record = RunRecord("r", "r", "/runs/r", RunStatus.RUNNING, {}, 0.0)
     started = [one(0, attempt_id="a", started_at=2.0), one(1, attempt_id="b", started_at=3.0), one(2)]
     assert last_rollout(RunView(record, (), started)).id == "r-1"
-    assert last_rollout(RunView(record, (), [*started, one(3, attempt_id="c", started_at=1.0, ended_at=1.5)])).id == "r-3"
+    assert (
+        last_rollout(RunView(record, (), [*started, one(3, attempt_id="c", started_at=1.0, ended_at=1.5)])).id == "r-3"
+    )
     with pytest.raises(ConfigError, match="run r has no rollout that was begun"):
         last_rollout(RunView(record, (), [one(2)]))
 
@@ -356,9 +436,12 @@ async def test_the_picture_says_what_the_lines_say(build: Build) -> None:
     said = svg_texts(svg)
     assert said == texts(picture)
     for wanted in (
-        "rollout train0-0-1: succeeded", "run run   train step 0, group 0", "attempt 1 of 1: succeeded   7 calls   73 tokens sampled   advantage +0.750",
-        "final reward 1.000", "reward style 0.500 (emit, coder)", "reward format 0.250", "sample 2 of 3", "forked", "new", "edited", "planner", "coder",
-        "sampled 8 tokens", "call 5", "weight +0.750", "not trained: unused sample", "stop v1", "sampled and trained", "sampled, not trained",
+        "rollout train0-0-1: succeeded", "run run   train step 0, group 0", "attempt 1 of 1: succeeded   7 calls   73 "
+                                                                            "tokens sampled   advantage +0.750",
+        "final reward 1.000", "reward style 0.500 (emit, coder)", "reward format 0.250", "sample 2 of 3", "forked",
+        "new", "edited", "planner", "coder",
+        "sampled 8 tokens", "call 5", "weight +0.750", "not trained: unused sample", "stop v1", "sampled and trained",
+        "sampled, not trained",
         "an earlier prompt, or an earlier turn, once more", "the history came back changed",
     ):  # fmt: skip
         assert wanted in said, (wanted, said)
@@ -397,9 +480,18 @@ def test_without_matplotlib_a_png_says_what_to_install_and_an_svg_needs_nothing(
 
 
 def test_an_svg_is_drawn_without_loading_matplotlib_or_torch(recorded: Path, tmp_path: Path, agl: Agl) -> None:
-    ran = agl("trace", "calc", "train1-0-0", "--out", tmp_path / "t.svg", "--output-dir", recorded, env={"PYTHONPROFILEIMPORTTIME": "1"})
+    ran = agl(
+        "trace",
+        "calc",
+        "train1-0-0",
+        "--out",
+        tmp_path / "t.svg",
+        "--output-dir",
+        recorded,
+        env={"PYTHONPROFILEIMPORTTIME": "1"},
+    )
     loaded = {line.rsplit("|", 1)[-1].strip() for line in ran.err.splitlines()}
-    assert ran.code == 0 and "agentlightning.show_tree" in loaded
+    assert ran.code == 0 and "agentlightning.views.tree" in loaded
     assert not loaded & {"torch", "transformers", "matplotlib", "numpy"}
 
 
@@ -411,7 +503,10 @@ def test_an_attempt_without_calls_is_a_picture_that_says_so() -> None:
 def test_a_failed_attempt_says_why_in_its_title(recorded: Path, tmp_path: Path) -> None:
     invoke("trace", "calc", "train1-0-2", "--attempt", "1", "--out", tmp_path / "t.svg", "--output-dir", recorded)
     said = svg_texts((tmp_path / "t.svg").read_text())
-    assert "rollout train1-0-2: failed: agent_error" in said and "attempt 1 of 2: failed   1 call   1 token sampled" in said
+    assert (
+        "rollout train1-0-2: failed: agent_error" in said
+        and "attempt 1 of 2: failed   1 call   1 token sampled" in said
+    )
     assert "timeout: passed its deadline of 5 s" in said and "agent_error: ValueError: no number in '?'" in said
     assert "not trained: retried" in said
 
@@ -423,7 +518,11 @@ def test_a_long_chain_is_folded_and_its_tokens_still_add_up() -> None:
     made = boxes(node_facts(view, attempt_of(view)))
     assert [box.kind for box in made] == [GIVEN, UNTRAINED] * 2 + [FOLDED] + [GIVEN, UNTRAINED] * 2
     fold = made[4]
-    assert (fold.head, fold.corner, fold.text) == ("... 192 nodes ...", "calls 2-97", ("96 given, 288 tokens", "96 sampled, 288 tokens"))
+    assert (fold.head, fold.corner, fold.text) == (
+        "... 192 nodes ...",
+        "calls 2-97",
+        ("96 given, 288 tokens", "96 sampled, 288 tokens"),
+    )
     assert (fold.note, fold.badges) == (("0 trained, 288 not",), ("96 rewards, sum 48.000",))
     assert [box.parent for box in made] == [None, 0, 1, 2, 3, 4, 5, 6, 7]
     assert len(boxes(node_facts(made_up(chain(9)), attempt_of(made_up(chain(9)))))) == 9, "a short one is drawn whole"
@@ -513,7 +612,9 @@ def test_a_font_that_was_installed_after_matplotlib_made_its_list_is_found(monke
     manager = font_manager.fontManager
     monkeypatch.setattr(manager, "ttflist", [entry for entry in manager.ttflist if entry.name == MONOSPACED])
     monkeypatch.setattr(
-        font_manager, "findSystemFonts", lambda: [str(Path(font_manager.__file__).parent / "mpl-data/fonts/ttf/DejaVuSans.ttf")]
+        font_manager,
+        "findSystemFonts",
+        lambda: [str(Path(font_manager.__file__).parent / "mpl-data/fonts/ttf/DejaVuSans.ttf")],
     )
     assert fonts_for(["😀"]) == Fonts((MONOSPACED, "DejaVu Sans"), frozenset(), frozenset("😀"))
     assert "DejaVu Sans" in [entry.name for entry in manager.ttflist]
@@ -522,10 +623,13 @@ def test_a_font_that_was_installed_after_matplotlib_made_its_list_is_found(monke
 def test_what_no_font_has_is_written_by_number_in_a_png_with_one_warning_and_as_it_is_in_an_svg(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentlightning.fonts._characters", lambda file: (MONOSPACED, frozenset(range(0x3000))))
+    monkeypatch.setattr("agentlightning.views.fonts._characters", lambda file: (MONOSPACED, frozenset(range(0x3000))))
     agent, failure = replace(call("a", 0, "root", 0, [1]), agent="中 \U00060000"), Failure(Reason.AGENT_ERROR, "坏")
     view = made_up(
-        [node(0, None, False), node(1, 0, True)], [agent], [Reward("r-train1-0-0", "a", 0.5, "好", call_id=agent.id)], task="任务"
+        [node(0, None, False), node(1, 0, True)],
+        [agent],
+        [Reward("r-train1-0-0", "a", 0.5, "好", call_id=agent.id)],
+        task="任务",
     )
     view = replace(view, rollout=replace(view.rollout, status=Status.FAILED, failure=failure))
     view = replace(view, run=replace(view.run, record=replace(view.run.record, id="r中")))
@@ -539,7 +643,13 @@ def test_what_no_font_has_is_written_by_number_in_a_png_with_one_warning_and_as_
     spelled = picture.again(lambda text: spell(text, missing))
     shown = " ".join(texts(spelled))
     assert not missing.intersection(shown)
-    for word in ("run rU+4E2D", "U+4F60 U+597D U+FF0C", "task U+4EFB U+52A1", "agent_error: U+574F", "reward U+597D 0.500"):
+    for word in (
+        "run rU+4E2D",
+        "U+4F60 U+597D U+FF0C",
+        "task U+4EFB U+52A1",
+        "agent_error: U+574F",
+        "reward U+597D 0.500",
+    ):
         assert word in shown
     assert "你好，世界" in " ".join(svg_texts(to_svg(picture)))
     for shape in spelled.shapes:
@@ -568,7 +678,9 @@ def trees(draw: st.DrawFn) -> list[Size]:
 
 def apart(a: Area, b: Area) -> bool:
     e = 1e-6
-    return a.x + a.width <= b.x + e or b.x + b.width <= a.x + e or a.y + a.height <= b.y + e or b.y + b.height <= a.y + e
+    return (
+        a.x + a.width <= b.x + e or b.x + b.width <= a.x + e or a.y + a.height <= b.y + e or b.y + b.height <= a.y + e
+    )
 
 
 def middle(area: Area) -> float:
@@ -596,7 +708,8 @@ def test_nothing_in_a_layout_overlaps_and_no_line_crosses_a_box(sizes: list[Size
 @settings(max_examples=60)
 @for_all(trees(), st.floats(100, 3000))
 def test_a_layout_is_tidy(sizes: list[Size], row_width: float) -> None:
-    """A child is below its parent and its line goes from the one to the other; siblings keep their order; a parent is over the middle of its first row."""
+    """A child is below its parent and its line goes from the one to the other; siblings keep their order; a parent is
+    over the middle of its first row."""
     layout = lay_out(sizes, row_width)
     for i, (size, place) in enumerate(zip(sizes, layout.places, strict=True)):
         assert (place.box.width, place.box.height) == (size.width, size.height)
@@ -623,7 +736,19 @@ def test_a_layout_of_any_depth_needs_no_recursion() -> None:
 
 def test_a_box_is_as_high_as_what_it_says() -> None:
     small = Box(None, GIVEN, "given 1 token", "call 0", "", "", (), (), (), "", "")
-    large = Box(None, TRAINED, "sampled 1 token", "call 0", "a", "stop", ("x", "y", "z"), ("weight",), ("reward 1.000",) * 9, "", "")
+    large = Box(
+        None,
+        TRAINED,
+        "sampled 1 token",
+        "call 0",
+        "a",
+        "stop",
+        ("x", "y", "z"),
+        ("weight",),
+        ("reward 1.000",) * 9,
+        "",
+        "",
+    )
     assert small.height < 35 and large.height > 120
 
 
@@ -637,13 +762,15 @@ def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def nothing_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentlightning.tracing.last._finished", [])
+    monkeypatch.setattr("agentlightning.run.last_trace._finished", [])
 
 
 def finished(recorded: Path, rollout: str, ended_at: float, attempt: str | None = "a") -> None:
-    from agentlightning.tracing.last import note_finished
+    from agentlightning.run.last_trace import note_finished
 
-    done = Rollout(f"{RUN_ID}-{rollout}", RUN_ID, {}, Mode.TRAIN, 1, "g", 0, 0, 1, Status.SUCCEEDED, attempt, ended_at=ended_at)
+    done = Rollout(
+        f"{RUN_ID}-{rollout}", RUN_ID, {}, Mode.TRAIN, 1, "g", 0, 0, 1, Status.SUCCEEDED, attempt, ended_at=ended_at
+    )
     note_finished(f"sqlite:///{recorded / 'record.db'}", done)
 
 
@@ -656,7 +783,9 @@ def test_where_nothing_has_ended_there_is_no_last_trace() -> None:
 
 
 @pytest.mark.usefixtures("nothing_yet")
-async def test_the_last_trace_is_drawn_as_the_command_draws_it(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_last_trace_is_drawn_as_the_command_draws_it(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where an event loop is running, as in a notebook."""
     from agentlightning import tracing as tracer
 
@@ -691,7 +820,7 @@ def test_a_failure_with_control_characters_is_shown_harmless() -> None:
     view = made_up(chain(2))
     failure = Failure(Reason.AGENT_ERROR, "boom \x1b[2J\nsecond line")
     attempt = Attempt("a", "r-train1-0-0", 1, "x", Status.FAILED, 0.0, 0.0, 1.0, failure)
-    view = RolloutView(view.run, view.rollout, [AttemptTrace(attempt, (), view.attempts[0].nodes)], ())
+    view = ShownRollout(view.run, view.rollout, [AttemptTrace(attempt, (), view.attempts[0].nodes)], ())
     out = io.StringIO()
     Console(file=out, width=100, color_system=None).print(render_tree(view, view.attempts[0]))
     assert "\x1b" not in out.getvalue() and r"boom \x1b[2J" in out.getvalue()

@@ -74,7 +74,8 @@ def letters_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_is_trained_shown_and_its_result_is_json_on_stdout_alone(place: Path, agl: Agl) -> None:
     ran = agl(
-        "train", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "--val", "tasks.jsonl", "--name", "calc",
+        "train", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "--val", "tasks.jsonl", "--name",
+        "calc",
         "--steps", "2", "--group-size", "3", "--n-runners", "2", "--seed", "5", *QUICK, "--json",
         env={"AGL_STEPS": "9", "AGL_LEARNER__LR": "1e-3"},
     )  # fmt: skip
@@ -97,12 +98,23 @@ def test_a_run_is_trained_shown_and_its_result_is_json_on_stdout_alone(place: Pa
     assert [step["step"] for step in shown["history"]] == [1, 2]
     assert [validation["step"] for validation in shown["validations"]] == [0, 2]
     one = json.loads(invoke("show", str(folder), "train1-0-0", "--json").stdout)
-    assert one["attempts"][0]["calls"][0]["status"] == "complete" and one["attempts"][0]["nodes"][0]["text"].startswith("<|im_start|>")
+    assert one["attempts"][0]["calls"][0]["status"] == "complete" and one["attempts"][0]["nodes"][0]["text"].startswith(
+        "<|im_start|>"
+    )
 
 
 def test_an_agent_is_scored_with_a_grader(place: Path) -> None:
     scored = invoke(
-        "eval", "agent.py:unscored", "--model", "model", "--tasks", "tasks.jsonl", "--grader", "agent.py:grade", *QUICK, "--json"
+        "eval",
+        "agent.py:unscored",
+        "--model",
+        "model",
+        "--tasks",
+        "tasks.jsonl",
+        "--grader",
+        "agent.py:grade",
+        *QUICK,
+        "--json",
     )
     assert json.loads(scored.stdout)["mean"] == 0.25
     listed = json.loads(invoke("runs", "--json").stdout)
@@ -125,7 +137,9 @@ def test_ctrl_c_once_saves_and_ends_with_the_summary_and_resume_goes_on(place: P
         "train", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "--group-size", "2", *QUICK,
     ]  # fmt: skip
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([*command, "--steps", "1000"], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    process = subprocess.Popen(
+        [*command, "--steps", "1000"], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )
     assert process.stdout is not None
     seen: list[str] = []
     for line in process.stdout:
@@ -139,7 +153,9 @@ def test_ctrl_c_once_saves_and_ends_with_the_summary_and_resume_goes_on(place: P
     (folder,) = [path for path in (place / "runs").iterdir() if path.is_dir()]
     steps = json.loads((folder / "result.json").read_text())["steps"]
     how = f"agl {shlex.join([*command[3:], '--steps', '1000', '--resume', folder.name])}"
-    assert out.splitlines()[-1].split(maxsplit=3)[:3] == ["to", "go", "on:"] and out.splitlines()[-1].endswith(f" {how}")
+    assert out.splitlines()[-1].split(maxsplit=3)[:3] == ["to", "go", "on:"] and out.splitlines()[-1].endswith(
+        f" {how}"
+    )
     assert json.loads(invoke("runs", "--json").stdout)[0]["resume"] == how
     done = invoke(*command[3:], "--steps", str(steps + 1), "--resume")
     assert f"step {steps + 1}/{steps + 1}" in done.stdout
@@ -149,7 +165,15 @@ def test_ctrl_c_once_saves_and_ends_with_the_summary_and_resume_goes_on(place: P
 
 def killed(place: Path, *arguments: str, env: dict[str, str] | None = None) -> Path:
     """The folder of a run that was killed after its second step."""
-    program = [sys.executable, "-c", "from agentlightning.cli import main; main()", "train", "agent.py:agent", *arguments, *QUICK]
+    program = [
+        sys.executable,
+        "-c",
+        "from agentlightning.cli import main; main()",
+        "train",
+        "agent.py:agent",
+        *arguments,
+        *QUICK,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(env or {})}
     process = subprocess.Popen(
         [*program, "--set", "checkpoint.save_every=1"], cwd=place, stdout=subprocess.PIPE, text=True, env=environment
@@ -165,14 +189,27 @@ def killed(place: Path, *arguments: str, env: dict[str, str] | None = None) -> P
     return Path(listed["folder"])
 
 
-def test_a_run_whose_process_was_killed_is_dead_with_the_command_that_goes_on(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_process_was_killed_is_dead_with_the_command_that_goes_on(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (place / "my tasks.jsonl").write_text((place / "tasks.jsonl").read_text())
     folder = killed(
-        place, "--model", "model", "--tasks", "my tasks.jsonl", "--group-size", "2", "--steps", "1000", env={"AGL_LEARNER__LR": "1e-3"}
+        place,
+        "--model",
+        "model",
+        "--tasks",
+        "my tasks.jsonl",
+        "--group-size",
+        "2",
+        "--steps",
+        "1000",
+        env={"AGL_LEARNER__LR": "1e-3"},
     )
     (listed,) = json.loads(invoke("runs", "--json").stdout)
     assert listed["status"] == "dead"
-    assert listed["resume"].startswith("AGL_LEARNER__LR=1e-3 agl train agent.py:agent --model model --tasks 'my tasks.jsonl' ")
+    assert listed["resume"].startswith(
+        "AGL_LEARNER__LR=1e-3 agl train agent.py:agent --model model --tasks 'my tasks.jsonl' "
+    )
     assert f"{folder.name} is dead; to go on:  {listed['resume']}" in invoke("runs").stdout
     shown = invoke("show", "latest").stdout
     assert "dead, began" in shown and listed["resume"] in shown
@@ -220,16 +257,37 @@ def test_a_dead_run_whose_folder_is_gone_says_so_and_begins_from_its_record(plac
             ("train", "agent.py:agent", "--tasks", "tasks.jsonl"),
             "no model: pass model= (--model), a Hugging Face folder, a hub id, or 'smollm2'",
         ),
-        (("train", "agent.py:agent", "--model", "model", "--tasks", "https://x.org/t.jsonl"), "a URL, and URLs are not loaded"),
+        (
+            ("train", "agent.py:agent", "--model", "model", "--tasks", "https://x.org/t.jsonl"),
+            "a URL, and URLs are not loaded",
+        ),
         (("train", "agent.py:agnt", "--model", "model", "--tasks", "tasks.jsonl"), "agnt"),
-        (("train", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "--group-size", "1"), "group_size=1"),
-        (("train", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "--set", "sampling.temperature=0"), "temperature=0"),
+        (
+            ("train", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "--group-size", "1"),
+            "group_size=1",
+        ),
+        (
+            (
+                "train",
+                "agent.py:agent",
+                "--model",
+                "model",
+                "--tasks",
+                "tasks.jsonl",
+                "--set",
+                "sampling.temperature=0",
+            ),
+            "temperature=0",
+        ),
         (("train", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "--resume"), "nothing to resume"),
         (
             ("train", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "--isolation", "vm"),
             "allowed is one of auto, thread, process",
         ),
-        (("eval", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "--grader", "agent.py:grad"), "did you mean 'grade'"),
+        (
+            ("eval", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "--grader", "agent.py:grad"),
+            "did you mean 'grade'",
+        ),
     ],
 )
 def test_what_cannot_work_is_one_line_and_exit_code_2(place: Path, arguments: tuple[str, ...], words: str) -> None:
@@ -266,7 +324,8 @@ def test_a_chat_says_when_the_conversation_no_longer_fits(letters_model: Path) -
 
 
 def endless(folder: Path) -> Path:
-    """A model that never ends its turn when it is sampled greedily: some logit is always above the 0 of its end-of-turn token."""
+    """A model that never ends its turn when it is sampled greedily: some logit is always above the 0 of its end-of-turn
+    token."""
     model, tokenizer = letters_model_in_memory(), letters_tokenizer()
     with torch.no_grad():
         model.lm_head.weight[tokenizer.eos_token_id].zero_()
@@ -304,7 +363,8 @@ def test_ctrl_c_stops_a_reply_and_the_conversation_goes_on(tmp_path: Path) -> No
 
 
 def until(process: subprocess.Popen[bytes], happened: Callable[[], bool]) -> None:
-    """Waits for something that the process does, however long this machine takes for it; not for a process that has ended."""
+    """Waits for something that the process does, however long this machine takes for it; not for a process that has
+    ended."""
     while not happened():
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
@@ -331,12 +391,25 @@ def test_ctrl_c_ends_a_short_command_in_one_line(place: Path, command: str) -> N
         "    open('asleep-' + task['letter'], 'w').close()\n    time.sleep(600)\n"
     )
     (place / "slow.py").write_text(slow + f"first = {letter_tasks(4)[0]!r}\n")
-    arguments = [command, "slow.py:slow", "--model", "model", "--tasks", "tasks.jsonl", *QUICK, "--set", "runner.n_runners=4"]
+    arguments = [
+        command,
+        "slow.py:slow",
+        "--model",
+        "model",
+        "--tasks",
+        "tasks.jsonl",
+        *QUICK,
+        "--set",
+        "runner.n_runners=4",
+    ]
     program = [sys.executable, "-c", "from agentlightning.cli import main; main()", *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(program, cwd=place, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     rollouts = 3 if command == "dev" else 4
-    until(process, lambda: asleep(place) == rollouts - 1 and outcomes("dev" if command == "dev" else "val").get("succeeded") == 1)
+    until(
+        process,
+        lambda: asleep(place) == rollouts - 1 and outcomes("dev" if command == "dev" else "val").get("succeeded") == 1,
+    )
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err.decode()

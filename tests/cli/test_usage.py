@@ -35,7 +35,11 @@ def said(capsys: pytest.CaptureFixture[str]) -> Said:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_absent_says_what_to_do_today_as_an_option_and_as_a_command(name: str, said: Said) -> None:
     option = "--" + name.replace("_", "-")
-    assert said("train", "a.py:agent", option, "8") == said("train", f"{option}=8", "a.py:agent") == f"{option}: {why(name)}"
+    assert (
+        said("train", "a.py:agent", option, "8")
+        == said("train", f"{option}=8", "a.py:agent")
+        == f"{option}: {why(name)}"
+    )
     assert said(name) == said(name, "latest", "--out", "x") == f"{name}: {why(name)}"
 
 
@@ -43,11 +47,14 @@ def test_what_is_absent_says_what_to_do_today_as_an_option_and_as_a_command(name
     ("line", "expected"),
     [
         ("evaluate a.py:agent", "evaluate: `agl eval FILE.py:AGENT"),
-        ("train a.py:agent --lora-rnak 8", "--lora-rnak: did you mean lora_rank? there are no adapters in this version"),
+        ("train a.py:agent "
+         "--lora-rnak 8", "--lora-rnak: did you mean lora_rank? there are no adapters in this version"),
         ("train a.py:agent --wandb-projct x", "--wandb-projct: did you mean wandb_project? no tracker is called"),
-        ("train a.py:agent --set learner.learning_rte=1", "learner.learning_rte (flag --set): did you mean learning_rate? these are learner.lr"),
+        ("train a.py:agent --set learner.learning_rte=1", "learner.learning_rte (flag --set): did you mean "
+                                                          "learning_rate? these are learner.lr"),
         ("exprot latest", "exprot: did you mean export? a checkpoint is a Hugging Face folder already"),
-        ("resume", "there is no command 'resume': a run goes on with the command that began it, and --resume behind it"),
+        ("resume", "there is no command 'resume': a run goes on with the command that began it, and --resume behind "
+                   "it"),
         ("version", "there is no command 'version': agl --version"),
         ("evl a.py:agent", "there is no command 'evl'; nearest: eval"),
         ("Train a.py:agent", "there is no command 'Train'; nearest: train"),
@@ -69,8 +76,10 @@ def test_what_is_absent_says_what_to_do_today_as_an_option_and_as_a_command(name
         ("trace latest --attempt 0", "--attempt 0: expected a number, at least 1"),
         ("train a.py:agent --backend vllm", "--backend vllm: sampling is by the engine inside the process"),
         ("train a.py:agent --algorithm=ppo", "--algorithm ppo: there is no critic in this version"),
-        ("train a.py:agent --algorithm grpo", "agl train has no option --algorithm; nearest: --set algorithm.name=VALUE"),
-        ("train a.py:agent --runner-deadline 9", "agl train has no option --runner-deadline; nearest: --set runner.deadline=VALUE"),
+        ("train a.py:agent --algorithm "
+         "grpo", "agl train has no option --algorithm; nearest: --set algorithm.name=VALUE"),
+        ("train a.py:agent --runner-deadline 9", "agl train has no option --runner-deadline; nearest: --set "
+                                                 "runner.deadline=VALUE"),
         ("train a.py:agent --n-runner 3", "agl train has no option --n-runner; nearest: --n-runners"),
         ("train a.py:agent --lrr 3", "agl train has no option --lrr; nearest: --set learner.lr=VALUE"),
         ("dev a.py:agent --steps 3", "agl dev has no option --steps; nearest: --set steps=VALUE"),
@@ -78,8 +87,10 @@ def test_what_is_absent_says_what_to_do_today_as_an_option_and_as_a_command(name
         ("--tasks t.jsonl train", "agl has no option --tasks; it goes behind a command: agl train --tasks ..."),
         ("train a.py:agent t.jsonl", "Got unexpected extra argument(s) (t.jsonl): tasks are given by --tasks FILE"),
         ("train a.py:agent another", "Got unexpected extra argument"),
-        ("train a.py:agent --set algorithm.name=ppo", "algorithm.name (flag --set): algorithm 'ppo': there is no critic"),
-        ("train a.py:agent --set runner.isolation=docker", 'runner.isolation = "docker" (flag --set): allowed is one of auto, thread, process; agents run in'),
+        ("train a.py:agent --set "
+         "algorithm.name=ppo", "algorithm.name (flag --set): algorithm 'ppo': there is no critic"),
+        ("train a.py:agent --set runner.isolation=docker", 'runner.isolation = "docker" (flag --set): allowed is one '
+                                                           'of auto, thread, process; agents run in'),
     ],
 )  # fmt: skip
 def test_a_wrong_command_line_is_one_line_with_the_nearest_that_would_do(line: str, expected: str, said: Said) -> None:

@@ -1,4 +1,5 @@
-"""Runs other people's suites, each in an environment of its own, against a real gateway with a scripted model, and says what passed, what failed and why.
+"""Runs other people's suites, each in an environment of its own, against a real gateway with a scripted model, and says
+what passed, what failed and why.
 
 make test-conformance                                  all of them
 make test-conformance ARGS="langchain --keep"          one; keep the environment for the next time
@@ -41,7 +42,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """``packages`` are what runs it, pinned; ``source`` is a package whose source archive has the tests, and ``tests`` are the files of it that are run."""
+    """``packages`` are what runs it, pinned; ``source`` is a package whose source archive has the tests, and ``tests``
+    are the files of it that are run."""
 
     name: str
     packages: tuple[str, ...]
@@ -56,7 +58,9 @@ PYTEST = ("pytest==9.1.0", "pytest-asyncio==1.4.0")
 def langchain(suite: Suite, folder: Path, house: House) -> list[Outcome]:
     python = installed(folder / "venv", suite.packages)
     program = folder / "test_langchain.py"
-    shutil.copy(SUITES / "langchain_suite.py", program)  # beside this package's tests, pytest would want what those want
+    shutil.copy(
+        SUITES / "langchain_suite.py", program
+    )  # beside this package's tests, pytest would want what those want
     return tested([python, "-m", "pytest", "--rootdir", str(folder), str(program)], folder, house)
 
 
@@ -69,7 +73,9 @@ def sdk(suite: Suite, folder: Path, house: House) -> list[Outcome]:
 def json_schema(suite: Suite, folder: Path, house: House) -> list[Outcome]:
     del house
     tests = unpacked(suite, folder) / "json" / "tests"
-    out, err, wrong = run_bounded([sys.executable, "-m", "tests.conformance.suites.schemas", str(tests)], {}, ROOT, LIMIT)
+    out, err, wrong = run_bounded(
+        [sys.executable, "-m", "tests.conformance.suites.schemas", str(tests)], {}, ROOT, LIMIT
+    )
     told = [json.loads(line) for line in out.splitlines()]
     print(f"json-schema: {dict(Counter(each['outcome'] for each in told))}")
     if wrong:
@@ -126,17 +132,27 @@ def tested(command: list[str], cwd: Path, house: House) -> list[Outcome]:
 
 
 OPENAI_TESTS = (
-    "chat/test_completions.py", "chat/completions/test_messages.py", "test_completions.py", "test_responses.py", "responses/test_input_items.py",
-    "responses/test_input_tokens.py", "test_conversations.py", "conversations/test_items.py", "test_models.py", "test_embeddings.py",
+    "chat/test_completions.py", "chat/completions/test_messages.py", "test_completions.py", "test_responses.py",
+    "responses/test_input_items.py",
+    "responses/test_input_tokens.py", "test_conversations.py", "conversations/test_items.py", "test_models.py",
+    "test_embeddings.py",
 )  # fmt: skip
-ANTHROPIC_TESTS = ("test_messages.py", "messages/test_batches.py", "test_models.py", "beta/test_messages.py", "beta/test_models.py")
+ANTHROPIC_TESTS = (
+    "test_messages.py",
+    "messages/test_batches.py",
+    "test_models.py",
+    "beta/test_messages.py",
+    "beta/test_models.py",
+)
 SUITES_OF_OTHERS = (
     Suite("langchain", ("langchain-tests==1.1.9", "langchain-openai==1.7.4", "langchain-anthropic==1.7.10"), langchain),
     Suite(
-        "openai", ("openai[aiohttp]==3.57.0", *PYTEST, "rich", "inline-snapshot"), sdk, "openai==3.57.0", tuple(f"api_resources/{each}" for each in OPENAI_TESTS)
+        "openai", ("openai[aiohttp]==3.57.0", *PYTEST, "rich", "inline-snapshot"), sdk, "openai==3.57.0",
+        tuple(f"api_resources/{each}" for each in OPENAI_TESTS)
     ),
     Suite(
-        "anthropic", ("anthropic[aiohttp]==2.14.0", *PYTEST, "rich", "inline-snapshot", "http-snapshot[httpx]", "respx"), sdk, "anthropic==2.14.0",
+        "anthropic", ("anthropic[aiohttp]==2.14.0", *PYTEST, "rich", "inline-snapshot", "http-snapshot[httpx]",
+        "respx"), sdk, "anthropic==2.14.0",
         tuple(f"api_resources/{each}" for each in ANTHROPIC_TESTS),
     ),
     Suite("json-schema", (), json_schema, "jsonschema==4.26.0"),
@@ -151,9 +167,16 @@ def judged(suite: str, outcomes: list[Outcome]) -> list[str]:
     for each in outcomes:
         if each.failure is None:
             continue
-        found = next(((pattern, why) for pattern, why in MEANT[suite] if re.search(pattern, f"{each.name}\n{each.failure}")), None)
+        found = next(
+            ((pattern, why) for pattern, why in MEANT[suite] if re.search(pattern, f"{each.name}\n{each.failure}")),
+            None,
+        )
         if found is None:
-            last = [line for line in each.failure.splitlines() if line.startswith("E ")] or each.failure.splitlines() or [""]
+            last = (
+                [line for line in each.failure.splitlines() if line.startswith("E ")]
+                or each.failure.splitlines()
+                or [""]
+            )
             unexplained.append(f"{suite}: {each.name}: {last[-1][:300]}")
         else:
             used.add(found[0])
@@ -163,15 +186,23 @@ def judged(suite: str, outcomes: list[Outcome]) -> list[str]:
     for why, count in reasons.most_common():
         print(f"  {count} because {why}")
     needless = [pattern for pattern, _ in MEANT[suite] if pattern not in used]
-    return [*unexplained, *(f"{suite}: nothing fails any more as {pattern!r} says: take it out of meant.py" for pattern in needless)]
+    return [
+        *unexplained,
+        *(f"{suite}: nothing fails any more as {pattern!r} says: take it out of meant.py" for pattern in needless),
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make test-conformance")
     parser.add_argument(
-        "names", nargs="*", metavar="SUITE", help="all where none is named: " + ", ".join(each.name for each in SUITES_OF_OTHERS)
+        "names",
+        nargs="*",
+        metavar="SUITE",
+        help="all where none is named: " + ", ".join(each.name for each in SUITES_OF_OTHERS),
     )
-    parser.add_argument("--environments", type=Path, default=ROOT / ".venv-conformance", help="where the environments are made")
+    parser.add_argument(
+        "--environments", type=Path, default=ROOT / ".venv-conformance", help="where the environments are made"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the environments for the next time")
     asked = parser.parse_args()
     if unknown := set(asked.names) - {each.name for each in SUITES_OF_OTHERS}:

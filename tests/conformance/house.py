@@ -1,4 +1,5 @@
-"""The endpoint that other people's suites are run against: a real gateway over a real record, whose scripted model does what their questions ask for."""
+"""The endpoint that other people's suites are run against: a real gateway over a real record, whose scripted model does
+what their questions ask for."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from tests.frameworks.cases import call
 from tests.frameworks.house import serve
 
 ARGUMENTS: dict[str, Any] = {
-    "magic_function": {"input": 3}, "magic_function_no_args": {}, "my_adder_tool": {"a": 3, "b": 4}, "get_weather": {"location": "San Francisco, CA"},
+    "magic_function": {"input": 3}, "magic_function_no_args": {}, "my_adder_tool": {"a": 3, "b": 4},
+    "get_weather": {"location": "San Francisco, CA"},
     "greeting_generator": {"answer_style": "pirate"},
 }  # fmt: skip
 """What the tools of LangChain's suite are called with where no grammar says it."""
@@ -27,11 +29,18 @@ _LAST = re.compile(r"<\|im_start\|>(\w+)\n(?:(?!<\|im_start\|>).)*<\|im_start\|>
 
 
 def says(prompt: str, request: SampleRequest) -> str:
-    """JSON or a call after the request's grammar; else a call of the first tool, of a user's question; else a sentence."""
+    """JSON or a call after the request's grammar; else a call of the first tool, of a user's question; else a
+    sentence."""
     rules = {(kind, number): text for kind, number, text in _RULE.findall(request.params.grammar or "")}
     if ("output", "") in rules and ("call", "0") not in rules:
-        return json.dumps(value(json.loads(rules["output", ""].removeprefix("%json "))) or {"setup": "Why?", "punchline": "Because."})
-    names = [re.search(r'\\"name\\": \\"(.*?)\\"', text) for (kind, _), text in rules.items() if kind == "call" and "name" in text]
+        return json.dumps(
+            value(json.loads(rules["output", ""].removeprefix("%json "))) or {"setup": "Why?", "punchline": "Because."}
+        )
+    names = [
+        re.search(r'\\"name\\": \\"(.*?)\\"', text)
+        for (kind, _), text in rules.items()
+        if kind == "call" and "name" in text
+    ]
     if names and names[0]:
         schema = json.loads(rules["args", "0"].removeprefix("%json "))
         named = re.search(r"named '(.+?)'", prompt)

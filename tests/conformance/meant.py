@@ -1,4 +1,5 @@
-"""Why a test of somebody else's is meant to fail: a pattern for the test's name and what its failure says, and the reason. The first that fits holds."""
+"""Why a test of somebody else's is meant to fail: a pattern for the test's name and what its failure says, and the
+reason. The first that fits holds."""
 
 from __future__ import annotations
 
@@ -12,7 +13,11 @@ MEANT: dict[str, tuple[tuple[str, str], ...]] = {
     "langchain": (),
     "openai": (
         (r"there is no (conversation|response) ", _NOT_HERE),
-        (r"A stored chat completion is not served|The Embeddings API is not served|chat/completions does not take GET", _UNSERVED),
+        (
+            r"A stored chat completion is not served|The Embeddings API is not served|chat/completions does not take "
+            r"GET",
+            _UNSERVED,
+        ),
         (r"responses are neither compacted nor made in the background|takes GET, not DELETE", _UNSERVED),
         (r"input must be a string or a list of at least one item", "it sends a request without any input"),
         (r"(presence_penalty|frequency_penalty|max_tool_calls|personality)=.* is not supported", _REFUSED),
@@ -28,7 +33,10 @@ MEANT: dict[str, tuple[tuple[str, str], ...]] = {
             _ANNOTATION,
         ),
         (r"/(date|date-time|time): ", _DATES),
-        (r"/ecmascript-regex: ", "patterns are regular expressions of the library, whose white space and escapes are not quite ECMA's"),
+        (
+            r"/ecmascript-regex: ",
+            "patterns are regular expressions of the library, whose white space and escapes are not quite ECMA's",
+        ),
         (r"/additionalItems: .*applicators", "the library reads `additionalItems` beside an `allOf` as open"),
         (r"draft7/ref: .*sibling", "what stands beside a `$ref` holds too, as in all drafts since 2019"),
     ),

@@ -11,19 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentlightning.credit import Chosen, assign, together
-from agentlightning.types import Call, CallStatus, FinishReason, Kept, Message, Node, SampleRecord, SamplingParams
+from agentlightning.credit import TrainedAgents, assign, together
+from agentlightning.types import Call, CallStatus, FinishReason, KeptIds, Message, Node, SampleRecord, SamplingParams
 
 
 def given_node(id: int, parent: int | None, tokens: int, call: int = 0) -> Node:
     return Node(id, parent, False, array("i", range(tokens)), call)
 
 
-def sampled_node(id: int, parent: int, tokens: int, call: int = 0, kept: Kept | None = None) -> Node:
+def sampled_node(id: int, parent: int, tokens: int, call: int = 0, kept: KeptIds | None = None) -> Node:
     return Node(id, parent, True, array("i", range(tokens)), call, array("f", [-1.0] * tokens), None, kept, 3)
 
 
-def call(index: int, prompt: int, *leaves: int, status: CallStatus = CallStatus.COMPLETE, temperature: float = 1.0) -> Call:
+def call(
+    index: int, prompt: int, *leaves: int, status: CallStatus = CallStatus.COMPLETE, temperature: float = 1.0
+) -> Call:
     samples = tuple(SampleRecord(leaf, FinishReason.STOP, Message("assistant", "x")) for leaf in leaves)
     used = SamplingParams(temperature=temperature)
     return Call(f"c{index}", "a", index, "chat", "m", "main", status, "root", prompt, samples, {}, used)
@@ -58,7 +60,13 @@ def test_an_abandoned_call_is_masked_and_the_rest_of_its_attempt_trained():
 
 
 def test_best_of_n_samples_the_agent_did_not_continue_are_masked():
-    nodes = [given_node(0, None, 5), sampled_node(1, 0, 4), sampled_node(2, 0, 6), given_node(3, 2, 1, 1), sampled_node(4, 3, 2, 1)]
+    nodes = [
+        given_node(0, None, 5),
+        sampled_node(1, 0, 4),
+        sampled_node(2, 0, 6),
+        given_node(3, 2, 1, 1),
+        sampled_node(4, 3, 2, 1),
+    ]
     credited = assign("r", nodes, [call(0, 0, 1, 2), call(1, 3, 4)], 1.0, unit=0)
     assert credited.masked == {"unused_sample": 4} and credited.trained == 8
 
@@ -70,7 +78,7 @@ def test_a_sample_cut_in_two_nodes_by_a_new_version_is_masked_whole():
 
 
 def test_a_token_that_was_the_only_choice_is_masked_as_forced():
-    kept = Kept(array("i", [1, 2, 3, 4]), array("i", [0, 2, 3, 4]))
+    kept = KeptIds(array("i", [1, 2, 3, 4]), array("i", [0, 2, 3, 4]))
     nodes = [given_node(0, None, 2), sampled_node(1, 0, 3, kept=kept)]
     credited = assign("r", nodes, [call(0, 0, 1)], 1.0, unit=0)
     weights = credited.tree.nodes[1].weights
@@ -93,7 +101,9 @@ def test_a_tree_with_a_missing_parent_is_refused():
     statuses=st.lists(st.sampled_from([CallStatus.COMPLETE, CallStatus.ABANDONED]), min_size=5, max_size=5),
     advantage=st.one_of(st.none(), st.floats(-3, 3)),
 )
-def test_nothing_is_lost_trained_and_masked_add_up(cuts: list[int], statuses: list[CallStatus], advantage: float | None):
+def test_nothing_is_lost_trained_and_masked_add_up(
+    cuts: list[int], statuses: list[CallStatus], advantage: float | None
+):
     nodes: list[Node] = [given_node(0, None, 3)]
     calls: list[Call] = []
     for i, tokens in enumerate(cuts):
@@ -142,9 +152,9 @@ def test_a_mark_trains_an_agent_besides_those_that_the_run_chose_and_leaves_out_
 
 
 def test_a_name_may_be_chosen_as_it_is_also_where_it_reads_as_another_pattern():
-    assert Chosen("planner (v2)").trains("planner (v2)") and Chosen("planner (v2)").trains("planner v2")
-    assert not Chosen("planner").trains("planner 2") and not Chosen("planner").trains(None)
-    assert Chosen().trains(None) and Chosen().everyone and not Chosen(marked=("a",)).everyone
+    assert TrainedAgents("planner (v2)").trains("planner (v2)") and TrainedAgents("planner (v2)").trains("planner v2")
+    assert not TrainedAgents("planner").trains("planner 2") and not TrainedAgents("planner").trains(None)
+    assert TrainedAgents().trains(None) and TrainedAgents().everyone and not TrainedAgents(marked=("a",)).everyone
 
 
 @given(
@@ -156,12 +166,12 @@ def test_the_ledger_adds_up_whichever_agents_are_chosen(agents: list[str], patte
     """Invariant 3."""
     calls = [replace(one, agent=agent) for one, agent in zip(TWO_CALLS, agents, strict=True)]
     credited = assign("r", TWO_TURNS, calls, 1.0, unit=0, trained_agents=pattern, marked=marked)
-    chosen = Chosen(pattern, tuple(marked))
+    chosen = TrainedAgents(pattern, tuple(marked))
     assert credited.sampled == 6 == credited.trained + sum(credited.masked.values())
     assert credited.trained == sum(tokens for tokens, agent in zip((4, 2), agents, strict=True) if chosen.trains(agent))
 
 
 def test_what_several_attempts_chose_is_said_once():
-    chosen = together([Chosen("w.*", ("a",)), Chosen("w.*", ("b", "a")), Chosen("w.*")])
-    assert chosen == Chosen("w.*", ("a", "b")) and str(chosen) == "trained_agents='w.*' and marked: a, b"
+    chosen = together([TrainedAgents("w.*", ("a",)), TrainedAgents("w.*", ("b", "a")), TrainedAgents("w.*")])
+    assert chosen == TrainedAgents("w.*", ("a", "b")) and str(chosen) == "trained_agents='w.*' and marked: a, b"
     assert str(together([])) == "all agents"

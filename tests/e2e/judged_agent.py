@@ -1,6 +1,8 @@
-"""An agent that has its answer judged by somebody else's model: plain code with the official client, one endpoint for both.
+"""An agent that has its answer judged by somebody else's model: plain code with the official client, one endpoint for
+both.
 
-It is imported in processes of its own, so it imports nothing of the tests. What it can see of keys it writes down, where its task says so.
+It is imported in processes of its own, so it imports nothing of the tests. What it can see of keys it writes down,
+where its task says so.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ def judged(task: dict[str, str], llm: Any, resources: Any) -> float:
         asked: list[Any] = [{"role": "user", "content": task["letter"]}]
         reply = client.chat.completions.create(model=llm.model, messages=asked, max_tokens=1)
         answer = reply.choices[0].message.content or ""
-    with OpenAI(base_url=judge.endpoint, api_key=judge.api_key, max_retries=0, timeout=float(task.get("patience", 60))) as client:
+    with OpenAI(
+        base_url=judge.endpoint, api_key=judge.api_key, max_retries=0, timeout=float(task.get("patience", 60))
+    ) as client:
         asked = [{"role": "user", "content": f"Is {answer!r} good?"}]
         events = client.chat.completions.create(model=judge.model, messages=asked, stream=True)
         verdict = "".join(event.choices[0].delta.content or "" for event in events if event.choices)

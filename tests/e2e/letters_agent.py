@@ -1,6 +1,8 @@
-"""Agents for the learning task, as a user would write them: plain code with the official client. Failing ones for the bad-input table.
+"""Agents for the learning task, as a user would write them: plain code with the official client. Failing ones for the
+bad-input table.
 
-This file is also run from outside the tests (``agl train tests/e2e/letters_agent.py:agent``), so it imports nothing of theirs.
+This file is also run from outside the tests (``agl train tests/e2e/letters_agent.py:agent``), so it imports nothing of
+theirs.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ def agent(task: dict[str, str], llm: Any) -> float:
 
 
 def graded(task: dict[str, str], llm: Any) -> float:
-    """A quarter for any of the letters that are ever asked for, so that there is something to learn from at the start."""
+    """A quarter for any of the letters that are ever asked for, so that there is something to learn from at the
+    start."""
     answer = ask(llm, task["letter"], max_tokens=1)
     return 1.0 if answer == task["letter"] else 0.25 * (answer in set("abcdefgh"))
 
@@ -51,7 +54,9 @@ def slow_agent(task: dict[str, str], llm: Any) -> float:
 def from_environment(task: dict[str, str]) -> float:
     """Knows nothing of any llm: the base URL comes from OPENAI_BASE_URL."""
     client = OpenAI(max_retries=0)
-    reply = client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": task["letter"]}], max_tokens=2)
+    reply = client.chat.completions.create(
+        model="gpt-4o", messages=[{"role": "user", "content": task["letter"]}], max_tokens=2
+    )
     return float((reply.choices[0].message.content or "").startswith(task["letter"]))
 
 

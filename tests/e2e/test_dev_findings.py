@@ -1,4 +1,5 @@
-"""`dev` on agents that keep replies, and on agents that go on after they have returned: real programs, in threads and in processes."""
+"""`dev` on agents that keep replies, and on agents that go on after they have returned: real programs, in threads and
+in processes."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 from agentlightning import GRPO, Trainer, emit_reward
-from agentlightning.dev import DevReport
 from agentlightning.types import CallStatus
+from agentlightning.views.dev.report import DevReport
 from tests.e2e import letters_agent
 from tests.e2e.test_training import _open
 from tests.tiny import letter_tasks
@@ -43,7 +44,9 @@ def titles(report: DevReport) -> list[str]:
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_an_agent_that_keeps_replies_is_found_by_its_first_task_once_more(letters: Path, tmp_path: Path, isolation: str) -> None:
+def test_an_agent_that_keeps_replies_is_found_by_its_first_task_once_more(
+    letters: Path, tmp_path: Path, isolation: str
+) -> None:
     agent = written(
         tmp_path,
         """
@@ -70,7 +73,9 @@ def test_an_agent_that_keeps_replies_is_found_by_its_first_task_once_more(letter
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_calls_after_the_return_are_found_whichever_way_they_are_left(letters: Path, tmp_path: Path, isolation: str) -> None:
+def test_calls_after_the_return_are_found_whichever_way_they_are_left(
+    letters: Path, tmp_path: Path, isolation: str
+) -> None:
     agent = written(
         tmp_path,
         """
@@ -94,7 +99,9 @@ def test_calls_after_the_return_are_found_whichever_way_they_are_left(letters: P
     (tmp_path / "my_agent.py").write_text(f"FIRST = {first!r}\n" + (tmp_path / "my_agent.py").read_text())
     report = trainer(letters, tmp_path / "runs", runner={"isolation": isolation}).dev(agent, letter_tasks(2), 2)
     (finding,) = [finding for finding in report.findings if finding.title == "Calls came too late"]
-    assert finding.level == "warns" and len(finding.rollouts) == 3, "the thread's, the task's, and those of the first task once more"
+    assert finding.level == "warns" and len(finding.rollouts) == 3, (
+        "the thread's, the task's, and those of the first task once more"
+    )
     assert all(any(call.status == "late" for call in line.calls) for line in report.attempts)
 
 

@@ -1,4 +1,5 @@
-"""How runs end: what a run that died, or was stopped, between two of its last acts still gets, and what is said of a validation that is not whole."""
+"""How runs end: what a run that died, or was stopped, between two of its last acts still gets, and what is said of a
+validation that is not whole."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ import pytest
 
 from agentlightning import GRPO, Trainer
 from agentlightning.errors import AgentLightningError
-from agentlightning.metrics import SilentView
-from agentlightning.metrics.state import summary
-from agentlightning.result import FitResult
+from agentlightning.records.progress import SilentView
 from agentlightning.types import Mode, Rollout, RunStatus
+from agentlightning.views.live.state import summary
+from agentlightning.views.result import FitResult
 from tests.e2e import letters_agent
 from tests.e2e.test_training import _open
 from tests.tiny import letter_tasks
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 DYING = """
 import os, sys
-from agentlightning.metrics import SilentView
+from agentlightning.records.progress import SilentView
 from tests.e2e import letters_agent
 from tests.e2e.test_endings import fit
 
@@ -51,7 +52,8 @@ class Listening(SilentView):
 
 def fit(out: Any, letters: Any, agent: Any, progress: Any, *, resume: bool | str = False, **settings: Any) -> FitResult:
     trainer = Trainer(
-        algorithm=GRPO(group_size=2, tasks_per_step=2), model=letters, output_dir=out, progress=progress, threads=1, n_runners=4,
+        algorithm=GRPO(group_size=2, tasks_per_step=2), model=letters, output_dir=out, progress=progress, threads=1,
+        n_runners=4,
         sampling={"max_tokens": 2}, evaluation={"max_tokens": 2, **settings.pop("evaluation", {})}, **settings,
     )  # fmt: skip
     return trainer.fit(agent, letter_tasks(4), letter_tasks(4), resume=resume)
@@ -84,7 +86,9 @@ async def attempts_of(out: Path) -> list[int]:
         await store.close()
 
 
-def test_a_run_that_died_between_its_last_step_and_its_summary_gets_both_and_its_validation(letters: Path, tmp_path: Path) -> None:
+def test_a_run_that_died_between_its_last_step_and_its_summary_gets_both_and_its_validation(
+    letters: Path, tmp_path: Path
+) -> None:
     folder = die_after("step-000002", tmp_path, letters, steps=2)
     assert not [r for r in asyncio.run(rollouts_of(tmp_path)) if r.mode is Mode.VAL and r.step == 2]
     progress = Listening()
@@ -93,7 +97,10 @@ def test_a_run_that_died_between_its_last_step_and_its_summary_gets_both_and_its
     assert result.status is RunStatus.FINISHED and result.after is not None and result.after.scored == 4
     assert json.loads((folder / "result.json").read_text())["validation_after"]["scored"] == 4
     assert (folder / "curve.png").is_file()
-    assert json.loads((folder / "checkpoints" / "step-000002" / "checkpoint.json").read_text())["score"] == result.after.mean
+    assert (
+        json.loads((folder / "checkpoints" / "step-000002" / "checkpoint.json").read_text())["score"]
+        == result.after.mean
+    )
     before = len(asyncio.run(rollouts_of(tmp_path)))
     again = fit(tmp_path, letters, letters_agent.agent, progress, steps=2, resume=True)
     assert (again.status, again.after and again.after.mean) == (RunStatus.FINISHED, result.after.mean)
@@ -164,13 +171,19 @@ def test_a_validation_in_which_the_run_was_stopped_says_how_many_of_how_many_and
     assert whole.resume is None
 
 
-def test_a_validation_with_failures_says_how_many_of_how_many_in_the_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_validation_with_failures_says_how_many_of_how_many_in_the_curve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from matplotlib.axes import Axes
 
-    from agentlightning.metrics import plot
+    from agentlightning.views.curve import plot
 
     drawn: list[str] = []
     monkeypatch.setattr(Axes, "annotate", lambda self, text, *_, **__: drawn.append(text))
     whole = {"step": 0, "mean": 0.5, "low": None, "high": None, "scored": 16, "failed": {}}
-    plot([], tmp_path / "curve.png", validations=[whole, {**whole, "step": 2, "scored": 12, "failed": {"failed: timeout": 4}}])
+    plot(
+        [],
+        tmp_path / "curve.png",
+        validations=[whole, {**whole, "step": 2, "scored": 12, "failed": {"failed: timeout": 4}}],
+    )
     assert drawn == ["12 of 16"]

@@ -1,4 +1,5 @@
-"""Whole runs of an agent that also calls somebody else's model: the policy is trained, the other is recorded, and its key stays here."""
+"""Whole runs of an agent that also calls somebody else's model: the policy is trained, the other is recorded, and its
+key stays here."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.cli.app import app
 from agentlightning.errors import ConfigError, RunFailed
-from agentlightning.ledger import Ledger
+from agentlightning.records.ledger import Ledger
 from agentlightning.types import CallStatus, Reason
 from tests.e2e import judged_agent
 from tests.e2e.test_training import _open
@@ -32,7 +33,9 @@ def other() -> Iterator[OtherEndpoint]:
     endpoint.close()
 
 
-def trainer(letters: Path, out: Path, url: str, *, steps: int = 1, group: int = 4, resources: Any = None, **settings: Any) -> Trainer:
+def trainer(
+    letters: Path, out: Path, url: str, *, steps: int = 1, group: int = 4, resources: Any = None, **settings: Any
+) -> Trainer:
     return Trainer(
         model=letters,
         output_dir=out,
@@ -74,7 +77,11 @@ def test_the_policy_is_trained_the_judge_is_not_and_its_key_is_nowhere(
     assert ledger.external == {"judge": {"calls": 16, "failed": 0, "prompt_tokens": 16 * 12, "reply_tokens": 16 * 3}}
     _, calls, nodes, steps = asyncio.run(_record(out))
     assert Ledger.from_json(steps[0].ledger) == ledger
-    assert ledger.sampled == sum(len(node.token_ids) for node in nodes if node.sampled) == sum(call.sampled_tokens for call in calls)
+    assert (
+        ledger.sampled
+        == sum(len(node.token_ids) for node in nodes if node.sampled)
+        == sum(call.sampled_tokens for call in calls)
+    )
     external = [call for call in calls if call.external is not None]
     assert len(external) == 16 == len(other.asked) and {asked.json["model"] for asked in other.asked} == {"true-name"}
     assert json.loads(external[0].external.request)["model"] == "judge" and "[DONE]" in external[0].external.reply
@@ -91,7 +98,9 @@ def test_the_policy_is_trained_the_judge_is_not_and_its_key_is_nowhere(
     assert [each.exit_code for each in shown] == [0] * 4, [each.output for each in shown]
     assert "judge: 16 calls, 192 -> 48 tokens" in " ".join(shown[0].output.split())
     assert "external judge (true-name)" in shown[1].output and "to external models" in shown[1].output
-    everything = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()] + [each.output.encode() for each in shown]
+    everything = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()] + [
+        each.output.encode() for each in shown
+    ]
     assert b"true-name" in b"".join(everything)
     for secret in (KEY, other.url, f"127.0.0.1:{other.port}"):
         assert not any(secret.encode() in data for data in everything), secret
@@ -102,9 +111,13 @@ def test_a_resumed_run_is_given_the_endpoint_again_and_calls_it_for_what_is_left
 ) -> None:
     first = trainer(letters, tmp_path, other.url).fit(judged_agent.judged, letter_tasks(2))
     with pytest.raises(ConfigError, match="had the external model 'judge': pass it again"):
-        trainer(letters, tmp_path, other.url, steps=2, resources={}).fit(judged_agent.judged, letter_tasks(2), resume=first.run_id)
+        trainer(letters, tmp_path, other.url, steps=2, resources={}).fit(
+            judged_agent.judged, letter_tasks(2), resume=first.run_id
+        )
     moved = OtherEndpoint(say="1.0")
-    second = trainer(letters, tmp_path, moved.url, steps=2).fit(judged_agent.judged, letter_tasks(2), resume=first.run_id)
+    second = trainer(letters, tmp_path, moved.url, steps=2).fit(
+        judged_agent.judged, letter_tasks(2), resume=first.run_id
+    )
     moved.close()
     assert second.run_id == first.run_id and len(second.history) == 2
     assert (len(other.asked), len(moved.asked)) == (8, 8) and second.ledger.check().external["judge"]["calls"] == 16
@@ -115,7 +128,8 @@ def test_a_dead_judge_is_no_fault_of_the_policys(letters: Path, tmp_path: Path, 
     other.close()
     runner = {"n_runners": 4, "failure_reward": {"agent_error": -1.0}}
     with pytest.raises(
-        RunFailed, match=r"8 of 8: external: external model 'judge' failed: it could not be reached: Connection refused; and then"
+        RunFailed,
+        match=r"8 of 8: external: external model 'judge' failed: it could not be reached: Connection refused; and then",
     ):
         trainer(letters, tmp_path, other.url, runner=runner, n_runners=None).fit(judged_agent.judged, letter_tasks(2))
     rollouts, calls, _, _ = asyncio.run(_record(tmp_path))
@@ -126,7 +140,10 @@ def test_a_dead_judge_is_no_fault_of_the_policys(letters: Path, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("events", "said"),
     [
-        ([{"choices": []}, {"error": {"message": "Overloaded", "code": 529}}], "failed in its reply: Overloaded; and then: APIError"),
+        (
+            [{"choices": []}, {"error": {"message": "Overloaded", "code": 529}}],
+            "failed in its reply: Overloaded; and then: APIError",
+        ),
         ([{"choices": []}], "failed: its stream ended without its last event .*; and then: APIError"),
         (None, r"had said nothing for 1\.\d s when its client gave up; and then: APITimeoutError"),
     ],
@@ -153,8 +170,13 @@ def test_a_judge_that_fails_in_its_stream_or_stays_silent_is_no_fault_of_the_pol
 def test_dev_says_which_external_models_there_are_and_how_often_each_was_called(
     letters: Path, tmp_path: Path, other: OtherEndpoint
 ) -> None:
-    resources = {"judge": LLM(endpoint=other.url, model="true-name", api_key=KEY), "spare": LLM(endpoint="https://api.other/v1", model="s")}
-    text = str(trainer(letters, tmp_path, other.url, resources=resources).dev(judged_agent.judged, letter_tasks(2), n=2))
+    resources = {
+        "judge": LLM(endpoint=other.url, model="true-name", api_key=KEY),
+        "spare": LLM(endpoint="https://api.other/v1", model="s"),
+    }
+    text = str(
+        trainer(letters, tmp_path, other.url, resources=resources).dev(judged_agent.judged, letter_tasks(2), n=2)
+    )
     assert "2 external models, recorded as given and never trained:" in text
     assert "judge (true-name): 3 calls in 3 rollouts, 36 -> 9 tokens" in text, "the first task is run once more"
     assert "spare (s): not called" in text

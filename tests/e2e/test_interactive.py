@@ -1,4 +1,5 @@
-"""Runs that are started where there is no file: a notebook's cell in a real kernel, IPython, the prompt on a terminal, ``python -c``, a pipe."""
+"""Runs that are started where there is no file: a notebook's cell in a real kernel, IPython, the prompt on a terminal,
+``python -c``, a pipe."""
 
 from __future__ import annotations
 
@@ -72,7 +73,9 @@ def test_functions_without_a_file_are_trained_and_their_grader_is_used(setup: st
         "exec": [sys.executable, "outer.py"],
     }[way]
     given = program if way == "pipe" else ""
-    done = subprocess.run(command, input=given, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, input=given, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
     assert ENDED in done.stdout, done.stderr
 
 
@@ -82,7 +85,8 @@ class Prompt:
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.terminal, theirs = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-q", "-i", *arguments], cwd=folder, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+            [sys.executable, "-q", "-i", *arguments], cwd=folder, env=environment(), stdin=theirs, stdout=theirs,
+            stderr=theirs, start_new_session=True,
             preexec_fn=_take_terminal,
         )  # fmt: skip
         os.close(theirs)
@@ -154,7 +158,10 @@ def kernel(letters: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     kernel.close()
 
 
-LEFT = "[thread.name for thread in threading.enumerate() if thread.name.startswith(('agentlightning', 'engine', 'agent-'))]"
+LEFT = (
+    "[thread.name for thread in threading.enumerate() if thread.name.startswith(('agentlightning', 'engine', "
+    "'agent-'))]"
+)
 """What still runs of a run."""
 
 
@@ -175,7 +182,9 @@ def test_a_cell_trains_its_functions_and_shows_one_panel_and_a_card_with_the_cur
 
 def test_evaluate_and_dev_show_themselves_too(kernel: Kernel) -> None:
     evaluation = kernel.run("trainer().evaluate(agent, tasks)")
-    assert "on 2 rollouts" in evaluation.value["text/html"] and len(evaluation.value["text/plain"]) < 100, evaluation.traceback
+    assert "on 2 rollouts" in evaluation.value["text/html"] and len(evaluation.value["text/plain"]) < 100, (
+        evaluation.traceback
+    )
     report = kernel.run("trainer().dev(agent, tasks, 2)")
     assert "reward" in report.value["text/html"] and len(report.value["text/plain"]) < 300, report.traceback
     printed = re.sub(r"\x1b\[[0-9;]*m", "", report.printed)  # colours, which a notebook shows
@@ -184,7 +193,9 @@ def test_evaluate_and_dev_show_themselves_too(kernel: Kernel) -> None:
 
 
 def test_interrupting_the_kernel_saves_and_fit_returns(kernel: Kernel) -> None:
-    cell = kernel.run("result = trainer(steps=1000).fit(agent, tasks); result.checkpoint.is_dir(), result", interrupt_at=in_step_2)
+    cell = kernel.run(
+        "result = trainer(steps=1000).fit(agent, tasks); result.checkpoint.is_dir(), result", interrupt_at=in_step_2
+    )
     assert not cell.error, cell.traceback
     assert cell.interrupted and "SIGINT: saving a checkpoint and ending" in cell.printed
     assert cell.value["text/plain"].startswith("(True,") and "stopped: interrupted" in cell.value["text/plain"]
@@ -223,8 +234,12 @@ def in_step_2(cell: Cell) -> bool:
 def test_an_error_in_a_cell_is_the_cells_line_and_the_sentence(kernel: Kernel) -> None:
     cell = kernel.run("trainer(runner={'isolation': 'process'}).fit(agent, tasks)")
     assert "cannot run with isolation='process'" in cell.error and "a notebook cell" in cell.error
-    assert "asyncio" not in cell.traceback and cell.traceback.count("Error") == 2, "its name above and below the cell's line"
-    kernel.run("open('broken.py', 'w').write('def helper():\\n    return 1 / 0\\nhelper()\\ndef agent(task, llm): ...\\n')")
+    assert "asyncio" not in cell.traceback and cell.traceback.count("Error") == 2, (
+        "its name above and below the cell's line"
+    )
+    kernel.run(
+        "open('broken.py', 'w').write('def helper():\\n    return 1 / 0\\nhelper()\\ndef agent(task, llm): ...\\n')"
+    )
     cell = kernel.run("trainer(runner={'isolation': 'thread'}).fit('broken.py:agent', tasks)")
     assert "division by zero (broken.py:2)" in cell.error
     assert "return 1 / 0" in cell.traceback and "importlib" not in cell.traceback, "the user's own lines, and no others"

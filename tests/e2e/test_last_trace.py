@@ -12,15 +12,25 @@ from tests.e2e import letters_agent
 from tests.tiny import letter_tasks
 
 
-def test_a_program_draws_the_rollout_that_it_has_just_run(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentlightning.tracing.last._finished", [])
+def test_a_program_draws_the_rollout_that_it_has_just_run(
+    letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentlightning.run.last_trace._finished", [])
     trainer = Trainer(
-        model=letters, output_dir=tmp_path / "runs", progress=False, sampling={"max_tokens": 2}, runner={"isolation": "thread"}, threads=1
+        model=letters,
+        output_dir=tmp_path / "runs",
+        progress=False,
+        sampling={"max_tokens": 2},
+        runner={"isolation": "thread"},
+        threads=1,
     )
     report = trainer.dev(letters_agent.two_turns, letter_tasks(8), n=2)
     trace = tracing.last_trace()
     assert trace.rollout_id in {attempt.rollout_id for attempt in report.attempts}
     svg, png = trace.visualize(tmp_path / "tree_graph")
-    said = ["".join(element.itertext()) for element in ET.fromstring(svg.read_text()).iter("{http://www.w3.org/2000/svg}text")]
+    said = [
+        "".join(element.itertext())
+        for element in ET.fromstring(svg.read_text()).iter("{http://www.w3.org/2000/svg}text")
+    ]
     assert "call 0" in said and "call 1" in said and "not trained: dev rollout" in said
     assert png.read_bytes().startswith(b"\x89PNG")

@@ -30,7 +30,10 @@ class Player(LitAgent):
             assert base_url == llm.endpoint and isinstance(llm.sampling_parameters, dict)
             client = OpenAI(base_url=base_url, api_key="none", max_retries=0, default_headers={"X-Agent-Name": agent})
             said = client.chat.completions.create(
-                model=llm.model, messages=[{"role": "user", "content": task["letter"]}], max_tokens=2, **llm.sampling_parameters
+                model=llm.model,
+                messages=[{"role": "user", "content": task["letter"]}],
+                max_tokens=2,
+                **llm.sampling_parameters,
             )
             right += 0.5 * (said.choices[0].message.content or "").startswith(task["letter"])
         return right
@@ -50,10 +53,19 @@ def test_a_program_with_trained_agents_and_named_models_trains_and_draws_its_las
 ) -> None:
     monkeypatch.chdir(tmp_path)
     resources = NamedResources(
-        {"main_llm": LLM(name="openai/letters", sampling_parameters={"temperature": 0.9}), "eval_llm": LLM(model="letters")}
+        {
+            "main_llm": LLM(name="openai/letters", sampling_parameters={"temperature": 0.9}),
+            "eval_llm": LLM(model="letters"),
+        }
     )
     trainer = Trainer(
-        algorithm=GRPO(group_size=8, tasks_per_step=2), model=letters, resources=resources, steps=1, n_workers=8, progress=False, threads=1
+        algorithm=GRPO(group_size=8, tasks_per_step=2),
+        model=letters,
+        resources=resources,
+        steps=1,
+        n_workers=8,
+        progress=False,
+        threads=1,
     )
     with caplog.at_level(logging.WARNING, logger="agentlightning"):
         result = trainer.fit(Player(trained_agents="assist.*"), letter_tasks(4), val_data=None)
@@ -64,7 +76,9 @@ def test_a_program_with_trained_agents_and_named_models_trains_and_draws_its_las
     assert not [said for said in caplog.messages if "no policy is called" in said]
     files = tracer.last_trace().visualize("tree_graph")
     assert files == (Path("tree_graph.svg"), Path("tree_graph.png"))
-    assert (tmp_path / "tree_graph.png").read_bytes().startswith(b"\x89PNG") and "assistant" in (tmp_path / "tree_graph.svg").read_text()
+    assert (tmp_path / "tree_graph.png").read_bytes().startswith(b"\x89PNG") and "assistant" in (
+        tmp_path / "tree_graph.svg"
+    ).read_text()
 
 
 @pytest.mark.parametrize("name", ["AgentOpsTracer", "OtelTracer", "get_last_trace"])

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from agentlightning import GRPO, Trainer
 from agentlightning.errors import AgentLightningError, ConfigError, RunFailed
-from agentlightning.metrics import SilentView
+from agentlightning.records.progress import SilentView
 from agentlightning.types import RunStatus, Status
 from tests.e2e import letters_agent
 from tests.e2e.test_training import _open
@@ -56,7 +56,9 @@ def wait_for_lines(out: Path, count: int, process: subprocess.Popen[str]) -> Non
 
 def weights(checkpoint: str) -> str:
     tensors = load_file(Path(checkpoint) / "model.safetensors")
-    return hashlib.sha256(b"".join(name.encode() + tensors[name].numpy().tobytes() for name in sorted(tensors))).hexdigest()
+    return hashlib.sha256(
+        b"".join(name.encode() + tensors[name].numpy().tobytes() for name in sorted(tensors))
+    ).hexdigest()
 
 
 async def counted(out: Path) -> tuple[Any, Counter[int], Counter[str], list[Any]]:
@@ -78,7 +80,9 @@ def uninterrupted(letters: Path, tmp_path_factory: pytest.TempPathFactory) -> st
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(letters: Path, tmp_path: Path, uninterrupted: str, seed: int):
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
+    letters: Path, tmp_path: Path, uninterrupted: str, seed: int
+):
     """Invariant 6 and ruling 6, in deterministic mode."""
     rng = random.Random(seed)
     process = start(tmp_path, letters, "--set", "deterministic=true")
@@ -155,8 +159,10 @@ def test_a_resume_with_other_tasks_is_refused_and_with_changed_code_is_said(lett
 
     def trainer(steps: int, said: Said) -> Trainer:
         return Trainer(
-            algorithm=GRPO(group_size=2, tasks_per_step=2), model=letters, output_dir=tmp_path / "out", steps=steps, progress=said, threads=1,
-            sampling={"max_tokens": 2}, evaluation={"max_tokens": 2}, checkpoint={"save_every": 1}, runner={"isolation": "thread"},
+            algorithm=GRPO(group_size=2, tasks_per_step=2), model=letters, output_dir=tmp_path / "out", steps=steps,
+            progress=said, threads=1,
+            sampling={"max_tokens": 2}, evaluation={"max_tokens": 2}, checkpoint={"save_every": 1},
+            runner={"isolation": "thread"},
         )  # fmt: skip
 
     first = trainer(1, Said()).fit(f"{file}:agent", tasks)
@@ -185,12 +191,16 @@ def test_a_run_that_ended_because_all_failed_can_go_on_once_the_cause_is_gone(le
 
     def run(resume: bool) -> RunStatus:
         trainer = Trainer(
-            algorithm=GRPO(group_size=2, tasks_per_step=2), model=letters, output_dir=tmp_path, steps=1, sampling={"max_tokens": 1}, threads=1,
+            algorithm=GRPO(group_size=2, tasks_per_step=2), model=letters, output_dir=tmp_path, steps=1,
+            sampling={"max_tokens": 1}, threads=1,
             progress=False,
         )  # fmt: skip
         return trainer.fit(agent, letter_tasks(8), val_dataset=letter_tasks(2), resume=resume).status
 
-    with pytest.raises(RunFailed, match=r"none of 2 rollouts was scored; the commonest cause, 2 of 2: agent_error: .*the service is down"):
+    with pytest.raises(
+        RunFailed,
+        match=r"none of 2 rollouts was scored; the commonest cause, 2 of 2: agent_error: .*the service is down",
+    ):
         run(resume=False)
     broken = False
     assert run(resume=True) is RunStatus.FINISHED
@@ -198,7 +208,14 @@ def test_a_run_that_ended_because_all_failed_can_go_on_once_the_cause_is_gone(le
 
 def test_a_run_stopped_before_its_first_step_ends_with_a_summary(letters: Path, tmp_path: Path):
     trainer = Trainer(
-        model=letters, output_dir=tmp_path, steps=5, sampling={"max_tokens": 1}, threads=1, n_runners=1, max_time=0.2, progress=False
+        model=letters,
+        output_dir=tmp_path,
+        steps=5,
+        sampling={"max_tokens": 1},
+        threads=1,
+        n_runners=1,
+        max_time=0.2,
+        progress=False,
     )
     result = trainer.fit(letters_agent.slow_agent, letter_tasks(8))
     assert result.status is RunStatus.STOPPED and result.checkpoint is None and not result.history
@@ -206,7 +223,9 @@ def test_a_run_stopped_before_its_first_step_ends_with_a_summary(letters: Path, 
 
 def test_validating_without_tasks_is_refused(letters: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"evaluation\.every=1 needs validation tasks"):
-        Trainer(model=letters, output_dir=tmp_path, evaluation={"every": 1}, progress=False).fit(letters_agent.agent, letter_tasks(8))
+        Trainer(model=letters, output_dir=tmp_path, evaluation={"every": 1}, progress=False).fit(
+            letters_agent.agent, letter_tasks(8)
+        )
 
 
 def test_resuming_nothing_says_which_runs_there_are(letters: Path, tmp_path: Path):
@@ -221,18 +240,25 @@ def test_an_unwritable_folder_is_refused_at_start(letters: Path, tmp_path: Path)
     for folder in (file, file / "runs"):
         with pytest.raises(ConfigError) as caught:
             Trainer(model=letters, output_dir=folder, progress=False, steps=1).fit(letters_agent.agent, letter_tasks(8))
-        assert str(caught.value) == f"the folder {folder} cannot be written: {file} is a file, not a folder; choose another with output_dir"
+        assert (
+            str(caught.value)
+            == f"the folder {folder} cannot be written: {file} is a file, not a folder; choose another with output_dir"
+        )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 def test_a_full_disk_ends_the_run_with_the_cause_and_a_usable_checkpoint(letters: Path, tmp_path: Path):
     out = tmp_path / "small"
     out.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(out)], capture_output=True).returncode != 0:
+    if (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(out)], capture_output=True).returncode
+        != 0
+    ):
         pytest.skip("this machine does not let root mount a file system")
     try:
         trainer = Trainer(
-            algorithm=GRPO(group_size=8, tasks_per_step=8), model=letters, output_dir=out, steps=100_000, sampling={"max_tokens": 8},
+            algorithm=GRPO(group_size=8, tasks_per_step=8), model=letters, output_dir=out, steps=100_000,
+            sampling={"max_tokens": 8},
             checkpoint={"save_every": 3, "keep": 2}, n_runners=16, threads=1, progress=False,
         )  # fmt: skip
         with pytest.raises(AgentLightningError, match=r"(?i)(no space|full)"):
@@ -252,7 +278,9 @@ def test_a_run_stopped_in_the_middle_of_a_step_takes_the_same_tasks_as_one_that_
             store = _open(out)
             try:
                 rollouts = await store.rollouts((await store.runs())[0].id)
-                return {n: sorted(r.task["letter"] for r in rollouts if r.step == n) for n in {r.step for r in rollouts}}
+                return {
+                    n: sorted(r.task["letter"] for r in rollouts if r.step == n) for n in {r.step for r in rollouts}
+                }
             finally:
                 await store.close()
 
@@ -260,7 +288,8 @@ def test_a_run_stopped_in_the_middle_of_a_step_takes_the_same_tasks_as_one_that_
 
     def run(out: Path, steps: int, *, agent: Any = letters_agent.agent, resume: bool = False, **settings: Any) -> None:
         trainer = Trainer(
-            algorithm=GRPO(group_size=2, tasks_per_step=3), model=letters, output_dir=out, steps=steps, sampling={"max_tokens": 1}, threads=1,
+            algorithm=GRPO(group_size=2, tasks_per_step=3), model=letters, output_dir=out, steps=steps,
+            sampling={"max_tokens": 1}, threads=1,
             progress=False, **settings,
         )  # fmt: skip
         trainer.fit(agent, letter_tasks(8), resume=resume)

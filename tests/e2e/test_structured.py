@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 
 from agentlightning import GRPO, Trainer
-from agentlightning.ledger import Ledger
+from agentlightning.records.ledger import Ledger
 from agentlightning.store import open_store
 from tests.tiny import save_tiny
 

@@ -12,8 +12,8 @@ import pytest
 from openai import OpenAI
 
 from agentlightning import GRPO, Trainer, tracing
-from agentlightning.config import RunConfig
 from agentlightning.errors import ConfigError, RunFailed
+from agentlightning.settings.fields import RunConfig
 from tests.runners import rude
 
 
@@ -26,7 +26,13 @@ def _folder() -> Iterator[None]:
 
 def trainer(model: str | Path, **settings: Any) -> Trainer:
     algorithm = GRPO(group_size=2, tasks_per_step=2)
-    defaults: dict[str, Any] = {"steps": 1, "n_runners": 2, "threads": 1, "progress": False, "sampling": {"max_tokens": 2}}
+    defaults: dict[str, Any] = {
+        "steps": 1,
+        "n_runners": 2,
+        "threads": 1,
+        "progress": False,
+        "sampling": {"max_tokens": 2},
+    }
     return Trainer(algorithm=algorithm, model=model, **{**defaults, **settings})
 
 
@@ -36,7 +42,9 @@ def changes_folder(task: Any, llm: Any) -> float:
 
 
 @pytest.mark.parametrize("store", [{}, {"url": "sqlite:///other/record.db"}])
-def test_a_run_keeps_to_the_places_it_was_given_whatever_folder_its_agents_change_into(letters: Path, tmp_path: Path, store: Any):
+def test_a_run_keeps_to_the_places_it_was_given_whatever_folder_its_agents_change_into(
+    letters: Path, tmp_path: Path, store: Any
+):
     os.chdir(tmp_path)
     Path("model").symlink_to(letters)
     result = trainer("model", output_dir="runs", store=store).fit(changes_folder, ["a", "b"])
@@ -47,7 +55,12 @@ def test_a_run_keeps_to_the_places_it_was_given_whatever_folder_its_agents_chang
     assert (tmp_path / ("other" if store else "runs") / "record.db").is_file()
     trace = tracing.last_trace()
     assert trace.decode is not None, "the model's folder is known by its whole path"
-    assert {file.name for file in result.folder.iterdir()} >= {"config.json", "metrics.jsonl", "result.json", "curve.png"}
+    assert {file.name for file in result.folder.iterdir()} >= {
+        "config.json",
+        "metrics.jsonl",
+        "result.json",
+        "curve.png",
+    }
 
 
 def test_a_working_folder_that_is_gone_is_refused_with_what_to_do(tmp_path: Path):
@@ -57,7 +70,9 @@ def test_a_working_folder_that_is_gone_is_refused_with_what_to_do(tmp_path: Path
     gone.rmdir()
     with pytest.raises(ConfigError, match="the working folder no longer exists: change into one that does"):
         RunConfig().anchored()
-    config = RunConfig.model_validate({"output_dir": "/x/runs", "model": {"path": "/x/model"}, "store": {"url": "sqlite:////x/r.db"}})
+    config = RunConfig.model_validate(
+        {"output_dir": "/x/runs", "model": {"path": "/x/model"}, "store": {"url": "sqlite:////x/r.db"}}
+    )
     assert config.anchored() == config
 
 
@@ -83,7 +98,8 @@ def test_a_fit_in_which_no_call_came_names_the_cause_that_dev_finds(letters: Pat
     CLIENT[:] = [OpenAI(api_key="k")]
     with pytest.raises(
         RunFailed,
-        match=r"no call reached the endpoint, which may be for this: HTTP_PROXY is set, and a client that was made before the run",
+        match=r"no call reached the endpoint, which may be for this: HTTP_PROXY is set, and a client that was made "
+        r"before the run",
     ):
         trainer(letters, output_dir=tmp_path).fit(asks_by_one_client, ["a", "b"], val_dataset=val)
     report = trainer(letters, output_dir=tmp_path).dev(asks_by_one_client, ["a"], n=1)
@@ -94,10 +110,14 @@ def fails_before_its_call(task: Any, llm: Any) -> float:
     raise LookupError("no such question")
 
 
-def test_a_proxy_is_no_more_than_a_likely_cause_where_the_agent_failed_of_itself(letters: Path, tmp_path: Path, monkeypatch):
+def test_a_proxy_is_no_more_than_a_likely_cause_where_the_agent_failed_of_itself(
+    letters: Path, tmp_path: Path, monkeypatch
+):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with pytest.raises(
-        RunFailed, match=r"agent_error: LookupError: no such question \(.*\); no call reached the endpoint, which may be for this: "
+        RunFailed,
+        match=r"agent_error: LookupError: no such question \(.*\); no call reached the endpoint, which may be for "
+        r"this: ",
     ):
         trainer(letters, output_dir=tmp_path).fit(fails_before_its_call, ["a", "b"])
 
@@ -105,11 +125,17 @@ def test_a_proxy_is_no_more_than_a_likely_cause_where_the_agent_failed_of_itself
 @pytest.mark.parametrize(
     ("file", "line", "said"),
     [
-        (".env", "export LLM_URL='http://127.0.0.1:9/v1/'  # ours\n", r"which stands in .env:1 \(LLM_URL\); take it out there"),
+        (
+            ".env",
+            "export LLM_URL='http://127.0.0.1:9/v1/'  # ours\n",
+            r"which stands in .env:1 \(LLM_URL\); take it out there",
+        ),
         (None, "", "which stands in the variable LLM_URL; take it out there"),
     ],
 )
-def test_a_base_url_from_outside_the_module_is_traced_to_where_it_stands(letters, tmp_path, monkeypatch, file, line, said):
+def test_a_base_url_from_outside_the_module_is_traced_to_where_it_stands(
+    letters, tmp_path, monkeypatch, file, line, said
+):
     monkeypatch.setenv("LLM_URL", "http://127.0.0.1:9/v1")
     if file:
         (tmp_path / file).write_text(line)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-import agentlightning.models
+import agentlightning.engines.models
 from agentlightning import GRPO, Trainer
-from agentlightning.engines.local_forward import SlotForward
+from agentlightning.engines.local.forward import SlotForward
 from agentlightning.errors import ConfigError
 from agentlightning.learning.learner import Learner
-from agentlightning.metrics import SilentView
+from agentlightning.records.progress import SilentView
 from agentlightning.types import Json
 from tests.e2e import letters_agent
 from tests.tiny import letter_tasks
@@ -32,7 +32,11 @@ QUICK: dict[str, Any] = {
 def watch(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
     """With how many threads a model was loaded, sampled and trained."""
     counts: dict[str, set[int]] = {}
-    for owner, name in ((agentlightning.models, "_load_weights"), (SlotForward, "decode"), (Learner, "_logprobs")):
+    for owner, name in (
+        (agentlightning.engines.models, "_load_weights"),
+        (SlotForward, "decode"),
+        (Learner, "_logprobs"),
+    ):
         original = getattr(owner, name)
 
         def watched(*args: Any, _original: Any = original, _name: str = name) -> Any:
@@ -50,7 +54,9 @@ def _as_before() -> Any:
     torch.set_num_threads(before)
 
 
-def test_threads_hold_for_all_that_computes_from_loading_on(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_threads_hold_for_all_that_computes_from_loading_on(
+    letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     counts = watch(monkeypatch)
     trainer = Trainer(model=letters, output_dir=tmp_path, progress=False, threads=3, **QUICK)
     trainer.fit(letters_agent.graded, TASKS, val_dataset=TASKS)
@@ -61,7 +67,13 @@ def test_a_deterministic_run_records_its_threads_and_is_not_resumed_with_others(
     letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     counts = watch(monkeypatch)
-    settings: dict[str, Any] = {"model": letters, "output_dir": tmp_path, "progress": False, "deterministic": True, **QUICK}
+    settings: dict[str, Any] = {
+        "model": letters,
+        "output_dir": tmp_path,
+        "progress": False,
+        "deterministic": True,
+        **QUICK,
+    }
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     result = Trainer(**settings).fit(letters_agent.graded, TASKS)
     assert set.union(*counts.values()) == {1}
@@ -102,7 +114,9 @@ def test_how_fast_the_engine_samples_is_told_while_rollouts_are_waited_for(lette
         assert max(speed for speed, _, _ in paces) > 0
 
 
-def test_an_attempt_that_timed_out_while_the_engine_sampled_says_so(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_attempt_that_timed_out_while_the_engine_sampled_says_so(
+    letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     decode = SlotForward.decode
 
     def slowly(*args: Any) -> torch.Tensor:
@@ -110,7 +124,11 @@ def test_an_attempt_that_timed_out_while_the_engine_sampled_says_so(letters: Pat
         return decode(*args)
 
     monkeypatch.setattr(SlotForward, "decode", slowly)
-    settings: dict[str, Any] = {**QUICK, "sampling": {"max_tokens": 500}, "runner": {"deadline": 4.0, "max_attempts": 1}}
+    settings: dict[str, Any] = {
+        **QUICK,
+        "sampling": {"max_tokens": 500},
+        "runner": {"deadline": 4.0, "max_attempts": 1},
+    }
     trainer = Trainer(model=letters, output_dir=tmp_path, progress=False, threads=1, **settings)
 
     def asks_for_ever(task: dict[str, str], llm: Any) -> None:
@@ -121,23 +139,30 @@ def test_an_attempt_that_timed_out_while_the_engine_sampled_says_so(letters: Pat
     (finding,) = [finding for finding in report.findings if finding.level == "blocks"]
     assert finding.title == "The deadline passed while the engine sampled"
     assert re.search(
-        r"within 4 s; .*: \d+\.\d s of its \d+\.\d s the engine had its calls, .*\(\d+ tokens, \d+\.\d tokens/s[,)]", finding.cause
+        r"within 4 s; .*: \d+\.\d s of its \d+\.\d s the engine had its calls, .*\(\d+ tokens, \d+\.\d tokens/s[,)]",
+        finding.cause,
     )
     assert "n_runners" in finding.remedy and finding.remedy not in finding.cause
 
 
-def test_a_machine_that_gets_busy_is_told_to_whoever_watches(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_machine_that_gets_busy_is_told_to_whoever_watches(
+    letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     from tests.engines.test_threads import Told
 
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    monkeypatch.setattr("agentlightning.opening.Machine", lambda: Told(others=3.5))
+    monkeypatch.setattr("agentlightning.run.opening.Machine", lambda: Told(others=3.5))
     heard = Heard()
     Trainer(model=letters, output_dir=tmp_path, progress=heard, **QUICK).evaluate(letters_agent.graded, TASKS)
-    assert heard.messages == ["compute threads: 4, on 1 of 4 cores, not spinning while they wait: other processes use 3.5 cores"]
+    assert heard.messages == [
+        "compute threads: 4, on 1 of 4 cores, not spinning while they wait: other processes use 3.5 cores"
+    ]
 
 
-def test_a_script_that_imported_torch_first_is_told_once_what_to_set(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("agentlightning.opening.long_spins", lambda: "set GOMP_SPINCOUNT")
+def test_a_script_that_imported_torch_first_is_told_once_what_to_set(
+    letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("agentlightning.run.opening.long_spins", lambda: "set GOMP_SPINCOUNT")
     for threads, expected in ((2, ["set GOMP_SPINCOUNT"]), (1, [])):
         heard = Heard()
         settings: Json = {"model": letters, "output_dir": tmp_path, "progress": heard, "threads": threads, **QUICK}

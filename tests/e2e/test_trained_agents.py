@@ -12,9 +12,9 @@ import pytest
 from agentlightning import GRPO, Trainer
 from agentlightning.credit import assign
 from agentlightning.errors import ConfigError, RunFailed
-from agentlightning.result import FitResult
 from agentlightning.store import open_store
 from agentlightning.types import Attempt, Call, Node, StepRecord
+from agentlightning.views.result import FitResult
 from tests.e2e import letters_agent
 from tests.e2e.test_training import TASKS, train
 
@@ -30,7 +30,8 @@ async def _recorded(out: Path, run_id: str) -> tuple[StepRecord, list[tuple[Atte
 
 
 def only_the_listener_was_trained(out: Path, result: FitResult, trained_agents: str | None) -> list[Attempt]:
-    """That the ledger is what credit makes of the record alone, and that it leaves out the other agent. Returns the attempts."""
+    """That the ledger is what credit makes of the record alone, and that it leaves out the other agent. Returns the
+    attempts."""
     step, recorded = asyncio.run(_recorded(out, result.run_id))
     advantages: Any = step.metrics["advantages"]
     trained = {"listener": 0, "other": 0}
@@ -56,17 +57,26 @@ def test_what_an_agent_says_of_its_program_is_a_setting_of_the_run(letters: Path
     result = train(letters, tmp_path, letters_agent.listens, steps=1)
     only_the_listener_was_trained(tmp_path, result, "listen.*")
     description = json.loads((result.folder / "config.json").read_text())
-    assert description["config"]["trained_agents"] == "listen.*" and description["sources"]["trained_agents"] == "agent Listens"
+    assert (
+        description["config"]["trained_agents"] == "listen.*"
+        and description["sources"]["trained_agents"] == "agent Listens"
+    )
     settings = {key: value for key, value in description["config"].items() if key != "trained_agents"}
     again = Trainer(algorithm=GRPO(group_size=4, tasks_per_step=8), config=settings, progress=False)
-    with pytest.raises(ConfigError, match=r'cannot be resumed with other settings: trained_agents \("listen\.\*" then, null now\)\.'):
+    with pytest.raises(
+        ConfigError, match=r'cannot be resumed with other settings: trained_agents \("listen\.\*" then, null now\)\.'
+    ):
         again.fit(letters_agent.two_agents, TASKS, resume=result.run_id)
-    with pytest.raises(ConfigError, match=r"trained_agents is given twice: 'writer' \(argument.*\) and 'listen\.\*' \(agent 'Listens'\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"trained_agents is given twice: 'writer' \(argument.*\) and 'listen\.\*' \(agent 'Listens'\)",
+    ):
         train(letters, tmp_path, letters_agent.listens, steps=1, trained_agents="writer")
 
 
 def test_marks_that_no_call_is_of_stop_the_run_with_the_names_of_those_that_called(letters: Path, tmp_path: Path):
     with pytest.raises(
-        RunFailed, match=r"^step 1: no call is of an agent .*\(marked: lisener\); calls came from agent-[0-9a-f]{6}, listener$"
+        RunFailed,
+        match=r"^step 1: no call is of an agent .*\(marked: lisener\); calls came from agent-[0-9a-f]{6}, listener$",
     ):
         train(letters, tmp_path, letters_agent.marks_nobody, steps=1)

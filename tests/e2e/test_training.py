@@ -1,4 +1,5 @@
-"""Whole runs on the learning task: the real loop, client, endpoint, database, engine and learner; only the model is tiny."""
+"""Whole runs on the learning task: the real loop, client, endpoint, database, engine and learner; only the model is
+tiny."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from agentlightning import GRPO, Trainer
 from agentlightning.algorithms.policy_gradient import PolicyGradient
 from agentlightning.cli.app import app
 from agentlightning.errors import ConfigError, RunFailed
-from agentlightning.ledger import Ledger
-from agentlightning.result import FitResult
+from agentlightning.records.ledger import Ledger
 from agentlightning.store import open_store
 from agentlightning.types import Mode, Reason, RunStatus
+from agentlightning.views.result import FitResult
 from tests.e2e import letters_agent
 from tests.tiny import letter_tasks
 
@@ -25,7 +26,14 @@ TASKS = letter_tasks(8)
 
 
 def train(
-    letters: Path, out: Path, agent: Any = letters_agent.agent, *, steps: int = 2, tasks: Any = TASKS, val: Any = None, **settings: Any
+    letters: Path,
+    out: Path,
+    agent: Any = letters_agent.agent,
+    *,
+    steps: int = 2,
+    tasks: Any = TASKS,
+    val: Any = None,
+    **settings: Any,
 ) -> FitResult:
     sections: dict[str, Any] = {
         "algorithm": GRPO(group_size=4, tasks_per_step=8),
@@ -43,7 +51,9 @@ def train(
 def test_the_loop_learns_the_task(letters: Path, tmp_path: Path):
     tasks, steps = letter_tasks(2), 24
     algorithm = GRPO(group_size=16, tasks_per_step=2)
-    result = train(letters, tmp_path, letters_agent.graded, steps=steps, algorithm=algorithm, tasks=tasks, val=tasks, n_runners=32)
+    result = train(
+        letters, tmp_path, letters_agent.graded, steps=steps, algorithm=algorithm, tasks=tasks, val=tasks, n_runners=32
+    )
     rewards = [line["reward"] for line in result.history]
     assert result.status is RunStatus.FINISHED and len(rewards) == steps
     assert sum(rewards[:3]) / 3 < 0.2 and sum(rewards[-3:]) / 3 > 0.4, rewards
@@ -51,13 +61,17 @@ def test_the_loop_learns_the_task(letters: Path, tmp_path: Path):
     assert result.checkpoint is not None and (result.checkpoint / "model.safetensors").exists()
     assert json.loads((result.folder / "result.json").read_text())["steps"] == steps
     assert result.curve.stat().st_size > 5000
-    assert [json.loads(line)["step"] for line in (result.folder / "metrics.jsonl").read_text().splitlines()] == list(range(steps + 1))
+    assert [json.loads(line)["step"] for line in (result.folder / "metrics.jsonl").read_text().splitlines()] == list(
+        range(steps + 1)
+    )
 
 
 def test_sampler_and_learner_agree_at_every_step(letters: Path, tmp_path: Path):
     """Invariant 8: parity is measured on every run, and in fp32 on CPU it is below 1e-4 at its worst."""
     result = train(letters, tmp_path, letters_agent.two_turns, steps=4)
-    worst = [line["parity_max"] for line in result.history if line["parity_max"] is not None]  # a step may train nothing
+    worst = [
+        line["parity_max"] for line in result.history if line["parity_max"] is not None
+    ]  # a step may train nothing
     assert max(worst) < 1e-4, worst
     assert any(worst), "it was measured: two computations never agree to the last bit everywhere"
 
@@ -76,7 +90,8 @@ def test_the_ledger_of_every_step_adds_up(letters: Path, tmp_path: Path):
 
 
 def test_what_is_trained_is_exactly_what_was_sampled(letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Invariant 1, at the learner's door: its tokens and logprobs are the recorded ones, and turn 2's prompt begins with turn 1's prompt and sample."""
+    """Invariant 1, at the learner's door: its tokens and logprobs are the recorded ones, and turn 2's prompt begins
+    with turn 1's prompt and sample."""
     batches: list[Any] = []
     credit = PolicyGradient.credit
 
@@ -89,7 +104,11 @@ def test_what_is_trained_is_exactly_what_was_sampled(letters: Path, tmp_path: Pa
     train(letters, tmp_path, letters_agent.two_turns, steps=2)
     seen = 0
     for groups, credited in batches:
-        recorded = {t.rollout.id: {bytes(n.token_ids): n for n in t.attempts[-1].nodes if n.sampled} for g in groups for t in g.traces}
+        recorded = {
+            t.rollout.id: {bytes(n.token_ids): n for n in t.attempts[-1].nodes if n.sampled}
+            for g in groups
+            for t in g.traces
+        }
         for tree in (tree for group in credited.batch.groups for tree in group):
             assert len(tree.nodes) >= 4
             for node in tree.nodes:
@@ -99,7 +118,9 @@ def test_what_is_trained_is_exactly_what_was_sampled(letters: Path, tmp_path: Pa
                     seen += len(node.token_ids)
                 else:
                     assert not node.sampled or node.logprobs is not None
-            assert [n.parent for n in tree.nodes] == [-1, *range(len(tree.nodes) - 1)], "one path: turn 2 continues turn 1"
+            assert [n.parent for n in tree.nodes] == [-1, *range(len(tree.nodes) - 1)], (
+                "one path: turn 2 continues turn 1"
+            )
     assert seen > 0
 
 
@@ -134,7 +155,8 @@ def test_only_the_chosen_agents_are_trained_and_the_ledger_says_so(letters: Path
     assert listener == "listener" and learned.startswith("agent-")
     assert ledger.masked["other_agent"] > 0 and ledger.trained > 0
     with pytest.raises(
-        RunFailed, match=r"no call is of an agent .* \(trained_agents='writer'\); calls came from agent-[0-9a-f]{6}, listener"
+        RunFailed,
+        match=r"no call is of an agent .* \(trained_agents='writer'\); calls came from agent-[0-9a-f]{6}, listener",
     ):
         train(letters, tmp_path, letters_agent.two_agents, steps=1, trained_agents="writer")
 
@@ -178,7 +200,9 @@ def test_dynamic_filtering_samples_until_groups_differ(letters: Path, tmp_path: 
 
 def test_a_step_without_anything_to_compare_trains_nothing_and_says_so(letters: Path, tmp_path: Path):
     """All rewards equal: no gradient, the tokens are masked as degenerate, and the weights stay."""
-    result = train(letters, tmp_path, letters_agent.hundred_calls, steps=1, algorithm=GRPO(group_size=2, tasks_per_step=1))
+    result = train(
+        letters, tmp_path, letters_agent.hundred_calls, steps=1, algorithm=GRPO(group_size=2, tasks_per_step=1)
+    )
     ledger = result.ledger.check()
     assert ledger.groups == {"degenerate": 1} and ledger.trained == 0 and set(ledger.masked) == {"degenerate_group"}
     assert ledger.calls == {"complete": 200}
@@ -197,7 +221,9 @@ def test_a_step_without_anything_to_compare_trains_nothing_and_says_so(letters: 
         ({"algorithm": "grpo"}, r"expected an algorithm: algorithm=GRPO\("),
     ],
 )
-def test_what_cannot_work_is_refused_at_start_by_name(letters: Path, tmp_path: Path, settings: dict[str, Any], said: str):
+def test_what_cannot_work_is_refused_at_start_by_name(
+    letters: Path, tmp_path: Path, settings: dict[str, Any], said: str
+):
     with pytest.raises(ConfigError, match=said):
         train(letters, tmp_path, **settings)
     assert not list(tmp_path.iterdir()), "nothing was started"
@@ -237,11 +263,21 @@ def test_an_empty_data_set_is_refused(letters: Path, tmp_path: Path):
     ],
 )
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_a_broken_agent_has_its_documented_outcome(letters: Path, tmp_path: Path, agent: str, reason: Reason, said: str, isolation: str):
+def test_a_broken_agent_has_its_documented_outcome(
+    letters: Path, tmp_path: Path, agent: str, reason: Reason, said: str, isolation: str
+):
     where = f"{letters_agent.__file__}:{agent}"
     runner = {"n_runners": 4, "isolation": isolation, "deadline": 4.0 if agent == "hangs" else 60.0}
     with pytest.raises(RunFailed, match=str(reason)):
-        train(letters, tmp_path, where, steps=1, algorithm=GRPO(group_size=2, tasks_per_step=2), runner=runner, n_runners=None)
+        train(
+            letters,
+            tmp_path,
+            where,
+            steps=1,
+            algorithm=GRPO(group_size=2, tasks_per_step=2),
+            runner=runner,
+            n_runners=None,
+        )
     record = asyncio.run(_record(tmp_path))
     failures = [r.failure for r in record["rollouts"]]
     assert [f.reason for f in failures] == [reason] * 4
@@ -253,7 +289,9 @@ def test_a_broken_agent_has_its_documented_outcome(letters: Path, tmp_path: Path
 def test_an_untidy_agent_is_trained_all_the_same(letters: Path, tmp_path: Path, agent: str, isolation: str):
     where = f"{letters_agent.__file__}:{agent}"
     runner = {"n_runners": 4, "isolation": isolation}
-    result = train(letters, tmp_path, where, steps=1, algorithm=GRPO(group_size=2, tasks_per_step=2), runner=runner, n_runners=None)
+    result = train(
+        letters, tmp_path, where, steps=1, algorithm=GRPO(group_size=2, tasks_per_step=2), runner=runner, n_runners=None
+    )
     assert result.ledger.rollouts == {"succeeded": 4}
 
 
@@ -267,7 +305,9 @@ def test_evaluate_scores_and_never_trains(letters: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["a b", "why?", "q?x=1&y#2", "100%20"])
 def test_an_output_folder_may_have_any_name(letters: Path, tmp_path: Path, name: str):
-    trainer = Trainer(model=letters, output_dir=tmp_path / name, evaluation={"max_tokens": 2}, progress=False, threads=1)
+    trainer = Trainer(
+        model=letters, output_dir=tmp_path / name, evaluation={"max_tokens": 2}, progress=False, threads=1
+    )
     assert trainer.evaluate(letters_agent.agent, TASKS).scored == 8
     listed = CliRunner().invoke(app, ["runs", "--output-dir", str(tmp_path / name), "--json"])
     assert [run["mode"] for run in json.loads(listed.stdout)] == ["val"], listed.output

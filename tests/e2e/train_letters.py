@@ -1,4 +1,5 @@
-"""A training program to be started, killed and resumed by tests: ``train_letters.py OUTPUT MODEL STEPS [--resume] [--agent NAME] [--set key=value ...]``."""
+"""A training program to be started, killed and resumed by tests: ``train_letters.py OUTPUT MODEL STEPS [--resume]
+[--agent NAME] [--set key=value ...]``."""
 
 from __future__ import annotations
 
@@ -35,11 +36,19 @@ def main() -> None:
         sampling={"max_tokens": 2},
         evaluation={"max_tokens": 2},
         progress=False,
-        **{"n_runners": 8, "checkpoint": {"save_every": 3}, "threads": 1, "runner": {"isolation": "thread"}, **settings},
+        **{
+            "n_runners": 8,
+            "checkpoint": {"save_every": 3},
+            "threads": 1,
+            "runner": {"isolation": "thread"},
+            **settings,
+        },
     )
     agent = f"{Path(__file__).with_name('letters_agent.py')}:{args.agent}"
     result = trainer.fit(agent, TASKS, val_dataset=TASKS if args.val else None, resume=args.resume)
-    print(json.dumps({"status": str(result.status), "checkpoint": str(result.checkpoint), "steps": len(result.history)}))
+    print(
+        json.dumps({"status": str(result.status), "checkpoint": str(result.checkpoint), "steps": len(result.history)})
+    )
 
 
 if __name__ == "__main__":

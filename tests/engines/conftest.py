@@ -1,4 +1,5 @@
-"""A tiny model per test (they change weights), engines that are closed whatever happens, and the plain forward to compare with."""
+"""A tiny model per test (they change weights), engines that are closed whatever happens, and the plain forward to
+compare with."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from agentlightning.config import EngineConfig
 from agentlightning.engines.base import Sample, SampleRequest
-from agentlightning.engines.local import LocalEngine
-from agentlightning.engines.local_forward import SlotForward
+from agentlightning.engines.local.engine import LocalEngine
+from agentlightning.engines.local.forward import SlotForward
+from agentlightning.settings.fields import EngineConfig
 from agentlightning.types import SamplingParams
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -38,7 +39,9 @@ async def make_engine(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFas
     engines: list[LocalEngine] = []
 
     async def make(of: Any = None, deterministic: bool = False, version: int = 0, **config: Any) -> LocalEngine:
-        engine = LocalEngine(of or model, tokenizer, EngineConfig(**config), deterministic=deterministic, version=version)
+        engine = LocalEngine(
+            of or model, tokenizer, EngineConfig(**config), deterministic=deterministic, version=version
+        )
         engines.append(engine)
         await engine.start()
         return engine
@@ -49,7 +52,8 @@ async def make_engine(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFas
 
 
 class Gate:
-    """Holds an engine's thread before its next forward while it is shut, so that a test need not be faster than the engine."""
+    """Holds an engine's thread before its next forward while it is shut, so that a test need not be faster than the
+    engine."""
 
     def __init__(self) -> None:
         self._opened, self._reached = threading.Event(), threading.Event()
@@ -87,7 +91,9 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate = Gate()
     for name in ("prefill", "decode"):
         original = getattr(SlotForward, name)
-        monkeypatch.setattr(SlotForward, name, lambda *args, original=original: (gate.pass_through(), original(*args))[1])
+        monkeypatch.setattr(
+            SlotForward, name, lambda *args, original=original: (gate.pass_through(), original(*args))[1]
+        )
     yield gate
     gate.open()
 
@@ -108,7 +114,9 @@ def logprobs_of(sample: Sample) -> list[float]:
 def plain_logprobs(model: Any, prompt: Sequence[int], sampled: Sequence[int], temperature: float = 1.0) -> torch.Tensor:
     """Of the sampled tokens under the model's own forward over the whole sequence: [len(sampled)]."""
     ids = torch.tensor([[*prompt, *sampled]])
-    logprobs_TV = torch.log_softmax(model(input_ids=ids, use_cache=False).logits[0].float() / (temperature or 1.0), dim=-1)
+    logprobs_TV = torch.log_softmax(
+        model(input_ids=ids, use_cache=False).logits[0].float() / (temperature or 1.0), dim=-1
+    )
     return logprobs_TV[len(prompt) - 1 : -1].gather(1, ids[0, len(prompt) :, None])[:, 0]
 
 

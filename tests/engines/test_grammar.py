@@ -17,7 +17,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agentlightning.engines.base import ConstrainedEngine, Sample
 from agentlightning.engines.grammar import Grammars, Words, replay
-from agentlightning.engines.local_sampling import draw
+from agentlightning.engines.local.sampling import draw
 from agentlightning.errors import EngineError, GrammarError
 from agentlightning.types import FinishReason, SamplingParams
 from tests.engines.conftest import MakeEngine, ids_of, request, worst_difference
@@ -59,7 +59,9 @@ def text_of(tokenizer: PreTrainedTokenizerFast, ids: list[int]) -> str:
 # --------------------------------------------------------------------------- what a grammar allows
 
 
-def test_a_grammar_allows_what_can_still_become_a_word_of_it(grammars: Grammars, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_grammar_allows_what_can_still_become_a_word_of_it(
+    grammars: Grammars, tokenizer: PreTrainedTokenizerFast
+) -> None:
     matcher = grammars.matcher(YES_NO, (END,))
 
     def letters() -> set[str]:
@@ -115,8 +117,10 @@ def test_a_tokenizer_that_cannot_be_constrained_is_refused_by_name() -> None:
 
 
 KEYWORDS = st.sampled_from([
-    "type", "properties", "items", "required", "enum", "const", "anyOf", "allOf", "oneOf", "$ref", "$defs", "pattern", "format", "minLength", "maximum",
-    "maxLength", "minItems", "additionalProperties", "patternProperties", "multipleOf", "not", "a", "\ud800", "x-guidance", "prefixItems",
+    "type", "properties", "items", "required", "enum", "const", "anyOf", "allOf", "oneOf", "$ref", "$defs", "pattern",
+    "format", "minLength", "maximum",
+    "maxLength", "minItems", "additionalProperties", "patternProperties", "multipleOf", "not", "a", "\ud800",
+    "x-guidance", "prefixItems",
 ])  # fmt: skip
 VALUES = st.recursive(
     st.none()
@@ -133,7 +137,8 @@ VALUES = st.recursive(
 @given(schema=VALUES)
 @settings(max_examples=200, deadline=None)
 def test_any_schema_is_kept_to_or_refused(grammars: Grammars, schema: Any) -> None:
-    """Whatever a client sends: nothing but a GrammarError of one line comes of it, and a schema that is taken has a first token."""
+    """Whatever a client sends: nothing but a GrammarError of one line comes of it, and a schema that is taken has a
+    first token."""
     grammar = f"start: %json {json.dumps(schema)}"
     try:
         grammars.check(grammar)
@@ -153,7 +158,9 @@ def test_few_grammars_are_kept_compiled(grammars: Grammars) -> None:
     assert grammars.knows('start: "69"')
 
 
-def test_a_replay_gives_the_same_sets_and_refuses_another_sample(grammars: Grammars, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_replay_gives_the_same_sets_and_refuses_another_sample(
+    grammars: Grammars, tokenizer: PreTrainedTokenizerFast
+) -> None:
     ids = array("i", [*tokenizer.encode('{"name": "Ada", "age":7}', add_special_tokens=False), END])
     matcher = grammars.matcher(JSON_GRAMMAR, (END,))
     seen: list[list[int]] = []
@@ -184,7 +191,8 @@ def test_a_replay_gives_the_same_sets_and_refuses_another_sample(grammars: Gramm
 def test_a_constrained_draw_is_one_from_the_allowed_ids_alone(
     seed: int, share: float, top_k: int, top_p: float, temperature: float, offset: float
 ) -> None:
-    """``offset``: how much likelier the ids are that are not allowed, up to where the allowed ones have no float32 probability at all."""
+    """``offset``: how much likelier the ids are that are not allowed, up to where the allowed ones have no float32
+    probability at all."""
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, grammar="some")
     rng = random.Random(seed)
     allowed = {i for i in range(300) if rng.random() < share} or {rng.randrange(300)}
@@ -208,7 +216,9 @@ def test_a_constrained_draw_is_one_from_the_allowed_ids_alone(
     kept = {inside[i] for i in kept_by_definition(logits[1, inside], params)}
     if not params.cuts_tail:
         assert one.kept is None
-        assert (np.float32(one.log_kept) == np.float32(one.logprob)) == (len(allowed) == 1), "a forced token, and no other, shows"
+        assert (np.float32(one.log_kept) == np.float32(one.logprob)) == (len(allowed) == 1), (
+            "a forced token, and no other, shows"
+        )
         assert kept == allowed
     else:
         assert one.kept is not None
@@ -229,7 +239,9 @@ def test_a_token_is_forced_only_where_there_is_no_other() -> None:
         assert one.log_kept is not None and 0 < one.log_kept - one.logprob < 0.7
 
 
-@pytest.mark.parametrize("params", [SamplingParams(grammar="some"), SamplingParams(temperature=0.9, top_p=0.9, grammar="some")])
+@pytest.mark.parametrize(
+    "params", [SamplingParams(grammar="some"), SamplingParams(temperature=0.9, top_p=0.9, grammar="some")]
+)
 def test_allowed_ids_are_drawn_as_often_as_their_probability_says(params: SamplingParams) -> None:
     logits = random_logits(1, 600)
     allowed = set(range(0, 600, 3))
@@ -237,7 +249,9 @@ def test_allowed_ids_are_drawn_as_often_as_their_probability_says(params: Sampli
     rng = random.Random(7)
     counts = torch.zeros(600, dtype=torch.double)
     for _ in range(10):
-        drawn = draw(logits.expand(500, -1), [params] * 500, [rng.random() for _ in range(500)], dict.fromkeys(range(500), words))
+        drawn = draw(
+            logits.expand(500, -1), [params] * 500, [rng.random() for _ in range(500)], dict.fromkeys(range(500), words)
+        )
         counts += torch.bincount(torch.tensor([d.token_id for d in drawn]), minlength=600)
     probs = torch.zeros(600, dtype=torch.double)
     inside = sorted(allowed)
@@ -250,7 +264,9 @@ def test_allowed_ids_are_drawn_as_often_as_their_probability_says(params: Sampli
 # --------------------------------------------------------------------------- the engine
 
 
-async def check(engine: Any, model: LlamaForCausalLM, prompt: list[int], sample: Sample, grammars: Grammars, **params: Any) -> None:
+async def check(
+    engine: Any, model: LlamaForCausalLM, prompt: list[int], sample: Sample, grammars: Grammars, **params: Any
+) -> None:
     """A sample's text, logprobs and log masses against the model's plain forward and the replayed grammar."""
     temperature = params.get("temperature", 1.0)
     assert worst_difference(model, prompt, sample, temperature) < 1e-4 * max(1.0, 1 / temperature)
@@ -309,7 +325,10 @@ async def test_a_complete_grammar_ends_the_turn_and_an_open_one_may_go_on(
 ) -> None:
     engine = await make_engine()
     samples = await asyncio.gather(
-        *(engine.sample(request([5, 6], max_tokens=40, seed=i, stop_token_ids=(END, 0), grammar=YES_NO)) for i in range(40))
+        *(
+            engine.sample(request([5, 6], max_tokens=40, seed=i, stop_token_ids=(END, 0), grammar=YES_NO))
+            for i in range(40)
+        )
     )
     texts = {text_of(tokenizer, ids_of(sample)) for sample in samples}
     assert all(ids_of(sample)[-1] == END and sample.finish is FinishReason.STOP for sample in samples)
@@ -318,22 +337,35 @@ async def test_a_complete_grammar_ends_the_turn_and_an_open_one_may_go_on(
         (segment,) = sample.segments
         assert segment.log_kept is not None
         if text_of(tokenizer, ids_of(sample)) == "yes":
-            assert [a == b for a, b in zip(segment.log_kept, segment.logprobs, strict=True)] == [False, True, True, True]
+            assert [a == b for a, b in zip(segment.log_kept, segment.logprobs, strict=True)] == [
+                False,
+                True,
+                True,
+                True,
+            ]
 
 
-async def test_max_tokens_and_stop_strings_cut_a_constrained_sample(make_engine: MakeEngine, tokenizer: PreTrainedTokenizerFast) -> None:
+async def test_max_tokens_and_stop_strings_cut_a_constrained_sample(
+    make_engine: MakeEngine, tokenizer: PreTrainedTokenizerFast
+) -> None:
     engine = await make_engine()
     cut = await engine.sample(request([5, 6], max_tokens=7, seed=1, stop_token_ids=(END,), grammar=JSON_GRAMMAR))
     assert cut.finish is FinishReason.LENGTH
     assert text_of(tokenizer, ids_of(cut)) == '{"name"'
-    stopped = await engine.sample(request([5, 6], max_tokens=70, seed=1, stop_token_ids=(END,), grammar=JSON_GRAMMAR, stop=('"age"',)))
+    stopped = await engine.sample(
+        request([5, 6], max_tokens=70, seed=1, stop_token_ids=(END,), grammar=JSON_GRAMMAR, stop=('"age"',))
+    )
     assert (stopped.finish, stopped.stop_string) == (FinishReason.STOP, '"age"')
     assert text_of(tokenizer, ids_of(stopped)).endswith('"age"')
 
 
-async def test_greedy_samples_keep_to_their_grammar(make_engine: MakeEngine, tokenizer: PreTrainedTokenizerFast) -> None:
+async def test_greedy_samples_keep_to_their_grammar(
+    make_engine: MakeEngine, tokenizer: PreTrainedTokenizerFast
+) -> None:
     engine = await make_engine()
-    sample = await engine.sample(request([5, 6], temperature=0, max_tokens=70, stop_token_ids=(END,), grammar=JSON_GRAMMAR))
+    sample = await engine.sample(
+        request([5, 6], temperature=0, max_tokens=70, stop_token_ids=(END,), grammar=JSON_GRAMMAR)
+    )
     assert json.loads(text_of(tokenizer, ids_of(sample))).keys() == {"name", "age"}
     assert sample.segments[0].log_kept is None, "greedy: there is no distribution that was cut"
 
@@ -353,7 +385,9 @@ async def test_prefixes_are_reused_across_free_and_constrained_requests(
 async def test_a_cancelled_constrained_request_frees_its_row(make_engine: MakeEngine) -> None:
     engine = await make_engine(slots=2)
     endless = 'start: /(?s:.*)/ "~~~~~~~~"'
-    tasks = [asyncio.create_task(engine.sample(request([4, 5], max_tokens=1500, seed=i, grammar=endless))) for i in range(2)]
+    tasks = [
+        asyncio.create_task(engine.sample(request([4, 5], max_tokens=1500, seed=i, grammar=endless))) for i in range(2)
+    ]
     await asyncio.sleep(0.05)
     for task in tasks:
         task.cancel()
@@ -369,7 +403,11 @@ async def test_deterministic_samples_under_a_grammar_are_the_same_bits(make_engi
         engine = await make_engine(deterministic=True)
         runs.append(
             [
-                (await engine.sample(request([7, 8, 9], max_tokens=5, seed=0) if i == 1 else request([4, 5], seed=i, **asked))).segments
+                (
+                    await engine.sample(
+                        request([7, 8, 9], max_tokens=5, seed=0) if i == 1 else request([4, 5], seed=i, **asked)
+                    )
+                ).segments
                 for i in range(3)
             ]
         )
@@ -377,10 +415,13 @@ async def test_deterministic_samples_under_a_grammar_are_the_same_bits(make_engi
 
 
 async def test_a_grammar_that_comes_to_a_dead_end_fails_its_own_request_alone(make_engine: MakeEngine) -> None:
-    """The token 250 is a byte that is no character: with it as the only way to go on, and as a stop token, nothing is left."""
+    """The token 250 is a byte that is no character: with it as the only way to go on, and as a stop token, nothing is
+    left."""
     engine = await make_engine()
     dead, fine = await asyncio.gather(
-        engine.sample(request([4, 5], "dead", max_tokens=40, seed=1, stop_token_ids=(END, 70), grammar='start: "a" <[70]> "b"')),
+        engine.sample(
+            request([4, 5], "dead", max_tokens=40, seed=1, stop_token_ids=(END, 70), grammar='start: "a" <[70]> "b"')
+        ),
         engine.sample(request([4, 5], "fine", max_tokens=40, seed=1, stop_token_ids=(END,), grammar=JSON_GRAMMAR)),
         return_exceptions=True,
     )
@@ -397,7 +438,8 @@ async def test_a_grammar_that_cannot_be_kept_is_refused_before_sampling(make_eng
 
 
 def test_tokens_that_span_parts_of_a_grammar_are_used() -> None:
-    """The brace that ends a schema's object and the one of the text behind it are one token, where the tokenizer has it."""
+    """The brace that ends a schema's object and the one of the text behind it are one token, where the tokenizer has
+    it."""
     merged = tiny_tokenizer([*MERGES, ("}", "}")])
     spaced = {"x-guidance": {"whitespace_flexible": False}, "type": "object", "properties": {"b": {"type": "integer"}}}
     grammar = 'start: "{\\"a\\": " %json ' + json.dumps({**spaced, "additionalProperties": False}) + ' "}"'

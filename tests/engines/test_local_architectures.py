@@ -29,11 +29,15 @@ SMALL: dict[str, Any] = {
 SAMPLED: dict[str, Any] = {
     "gpt2": lambda: transformers.GPT2Config(vocab_size=272, n_embd=32, n_layer=2, n_head=4, n_positions=256),
     "qwen2": lambda: transformers.Qwen2Config(**SMALL),
-    "qwen2-sliding": lambda: transformers.Qwen2Config(**SMALL, use_sliding_window=True, sliding_window=8, max_window_layers=1),
+    "qwen2-sliding": lambda: transformers.Qwen2Config(
+        **SMALL, use_sliding_window=True, sliding_window=8, max_window_layers=1
+    ),
     "qwen3": lambda: transformers.Qwen3Config(**SMALL),
     "mistral-sliding": lambda: transformers.MistralConfig(**SMALL, sliding_window=8),
     "gemma2-eager-softcap": lambda: transformers.Gemma2Config(**SMALL, sliding_window=8, attn_implementation="eager"),
-    "gemma3-mixed": lambda: transformers.Gemma3TextConfig(**SMALL, sliding_window=8, layer_types=["sliding_attention", "full_attention"]),
+    "gemma3-mixed": lambda: transformers.Gemma3TextConfig(
+        **SMALL, sliding_window=8, layer_types=["sliding_attention", "full_attention"]
+    ),
     "phi3": lambda: transformers.Phi3Config(**SMALL, sliding_window=None),
     "mixtral": lambda: transformers.MixtralConfig(**SMALL, num_local_experts=4),
     "gpt-neox": lambda: transformers.GPTNeoXConfig(**{k: v for k, v in SMALL.items() if k != "num_key_value_heads"}),
@@ -76,22 +80,29 @@ async def test_on_cuda_captured_steps_give_its_plain_logprobs(name: str, make_en
     ],
     ids=lambda c: type(c).__name__,
 )
-async def test_an_architecture_without_masked_keys_and_values_is_refused_by_name(config: Any, make_engine: MakeEngine) -> None:
+async def test_an_architecture_without_masked_keys_and_values_is_refused_by_name(
+    config: Any, make_engine: MakeEngine
+) -> None:
     model = build(config)
     with pytest.raises(
-        ModelError, match=f"{type(model).__name__} cannot be sampled by the local engine: .*take one with attention in every layer"
+        ModelError,
+        match=f"{type(model).__name__} cannot be sampled by the local engine: .*take one with attention in every layer",
     ):
         await make_engine(of=model)
 
 
-async def test_a_forward_that_ignores_positions_is_found_out_at_start(model: Any, make_engine: MakeEngine, monkeypatch: Any) -> None:
+async def test_a_forward_that_ignores_positions_is_found_out_at_start(
+    model: Any, make_engine: MakeEngine, monkeypatch: Any
+) -> None:
     original = type(model.model).forward
 
     def forward(self: Any, *args: Any, position_ids: Any = None, **kwargs: Any) -> Any:
         return original(self, *args, position_ids=None if position_ids is None else position_ids * 0, **kwargs)
 
     monkeypatch.setattr(type(model.model), "forward", forward)
-    with pytest.raises(ModelError, match=r"LlamaForCausalLM cannot be sampled by the local engine: with several rows its logits differ"):
+    with pytest.raises(
+        ModelError, match=r"LlamaForCausalLM cannot be sampled by the local engine: with several rows its logits differ"
+    ):
         await make_engine(of=model)
 
 

@@ -1,4 +1,5 @@
-"""LocalEngine against the model's plain forward and generate, under every mix of arrivals, cancellations, failures and updates."""
+"""LocalEngine against the model's plain forward and generate, under every mix of arrivals, cancellations, failures and
+updates."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from agentlightning.config import EngineConfig
 from agentlightning.engines.base import Sample
-from agentlightning.engines.local import LocalEngine
-from agentlightning.engines.local_cache import SlotCache
-from agentlightning.engines.local_forward import SlotForward
-from agentlightning.engines.local_scheduler import Scheduler
+from agentlightning.engines.local.cache import SlotCache
+from agentlightning.engines.local.engine import LocalEngine
+from agentlightning.engines.local.forward import SlotForward
+from agentlightning.engines.local.scheduler import Scheduler
 from agentlightning.errors import ConfigError, ContextLengthError, EngineError
+from agentlightning.settings.fields import EngineConfig
 from agentlightning.types import FinishReason
 from tests.engines.conftest import Gate, MakeEngine, ids_of, logprobs_of, plain_logprobs, request, worst_difference
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -51,7 +52,9 @@ async def test_logprobs_are_the_plain_forwards_in_any_mix_of_admissions(
 ) -> None:
     rng = random.Random(seed)
     tokens = rng.choice([400, 1200, 20_000])
-    engine = await make_engine(slots=rng.choice([2, 5, 32]), kv_budget_gb=gigabytes(tokens), prefix_cache=rng.random() < 0.8)
+    engine = await make_engine(
+        slots=rng.choice([2, 5, 32]), kv_budget_gb=gigabytes(tokens), prefix_cache=rng.random() < 0.8
+    )
     shared = some_ids(rng, 30)
     worst = 0.0
 
@@ -87,7 +90,9 @@ async def test_the_same_seed_gives_the_same_sample_in_any_company(make_engine: M
     alone = [await engine.sample(request(p, **q)) for p, q in zip(prompts, params, strict=True)]
     order = list(range(12))
     rng.shuffle(order)
-    together = dict(zip(order, await asyncio.gather(*(engine.sample(request(prompts[i], **params[i])) for i in order)), strict=True))
+    together = dict(
+        zip(order, await asyncio.gather(*(engine.sample(request(prompts[i], **params[i])) for i in order)), strict=True)
+    )
     for i in range(12):
         assert ids_of(together[i]) == ids_of(alone[i])
         assert together[i].segments[0].kept == alone[i].segments[0].kept
@@ -95,7 +100,9 @@ async def test_the_same_seed_gives_the_same_sample_in_any_company(make_engine: M
 
 async def test_without_a_seed_samples_differ_and_with_another_seed_too(make_engine: MakeEngine) -> None:
     engine = await make_engine()
-    samples = await asyncio.gather(*(engine.sample(request([5, 6, 7], max_tokens=20, seed=s)) for s in (None, None, 1, 2)))
+    samples = await asyncio.gather(
+        *(engine.sample(request([5, 6, 7], max_tokens=20, seed=s)) for s in (None, None, 1, 2))
+    )
     assert len({tuple(ids_of(s)) for s in samples}) == 4
 
 
@@ -103,7 +110,9 @@ async def test_greedy_equals_generate(model: LlamaForCausalLM, make_engine: Make
     engine = await make_engine()
     rng = random.Random(1)
     prompts = [some_ids(rng, n) for n in (1, 2, 9, 33, 70)]
-    samples = await asyncio.gather(*(engine.sample(request(p, temperature=0, max_tokens=30, stop_token_ids=(2,))) for p in prompts))
+    samples = await asyncio.gather(
+        *(engine.sample(request(p, temperature=0, max_tokens=30, stop_token_ids=(2,))) for p in prompts)
+    )
     for prompt, sample in zip(prompts, samples, strict=True):
         with torch.no_grad():
             want: Any = model.generate(torch.tensor([prompt]), max_new_tokens=30, do_sample=False, eos_token_id=2)  # pyright: ignore
@@ -183,7 +192,9 @@ async def test_what_cannot_be_sampled_is_refused_by_name(make_engine: MakeEngine
 # --------------------------------------------------------------------------- streaming
 
 
-async def test_tokens_are_streamed_in_order_on_the_callers_loop_and_never_after_the_return(make_engine: MakeEngine) -> None:
+async def test_tokens_are_streamed_in_order_on_the_callers_loop_and_never_after_the_return(
+    make_engine: MakeEngine,
+) -> None:
     engine = await make_engine()
     here = threading.get_ident()
 
@@ -251,7 +262,9 @@ async def test_it_can_be_awaited_from_any_event_loop_in_any_thread(make_engine: 
 async def test_a_hundred_requests_at_once_are_all_answered(make_engine: MakeEngine) -> None:
     engine = await make_engine(slots=16)
     rng = random.Random(0)
-    samples = await asyncio.gather(*(engine.sample(request(some_ids(rng, rng.randint(1, 40)), max_tokens=8, seed=i)) for i in range(100)))
+    samples = await asyncio.gather(
+        *(engine.sample(request(some_ids(rng, rng.randint(1, 40)), max_tokens=8, seed=i)) for i in range(100))
+    )
     assert [len(ids_of(s)) for s in samples] == [8] * 100
 
 
@@ -272,7 +285,9 @@ async def test_a_request_is_admitted_while_others_decode(make_engine: MakeEngine
     assert order == ["short", "long"]
 
 
-async def test_requests_queue_in_order_under_a_tiny_budget_and_the_budget_holds(make_engine: MakeEngine, monkeypatch: Any) -> None:
+async def test_requests_queue_in_order_under_a_tiny_budget_and_the_budget_holds(
+    make_engine: MakeEngine, monkeypatch: Any
+) -> None:
     budget = 200
     held: list[int] = []
     original = SlotCache.resize
@@ -297,7 +312,9 @@ async def test_requests_queue_in_order_under_a_tiny_budget_and_the_budget_holds(
     assert sorted(order[:6]) == list(range(6))
 
 
-async def test_a_cancelled_request_frees_its_row_at_the_next_step_and_others_go_on(make_engine: MakeEngine, gate: Gate) -> None:
+async def test_a_cancelled_request_frees_its_row_at_the_next_step_and_others_go_on(
+    make_engine: MakeEngine, gate: Gate
+) -> None:
     engine = await make_engine(slots=3)
     gate.shut()
     tasks = [asyncio.create_task(engine.sample(request([5 + i], max_tokens=2000, seed=i))) for i in range(5)]
@@ -322,13 +339,17 @@ async def test_a_cancelled_request_frees_its_row_at_the_next_step_and_others_go_
     assert len(ids_of(await engine.sample(request([5], max_tokens=4)))) == 4
 
 
-async def test_a_long_prompt_is_computed_in_pieces_between_the_others_tokens(make_engine: MakeEngine, gate: Gate, monkeypatch: Any) -> None:
-    monkeypatch.setattr("agentlightning.engines.local._PREFILL_TOKENS", {"cpu": 32})
+async def test_a_long_prompt_is_computed_in_pieces_between_the_others_tokens(
+    make_engine: MakeEngine, gate: Gate, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("agentlightning.engines.local.engine._PREFILL_TOKENS", {"cpu": 32})
     engine = await make_engine()
     steps: list[str] = []
     for name in ("prefill", "decode"):
         original = getattr(SlotForward, name)
-        monkeypatch.setattr(SlotForward, name, lambda *args, name=name, original=original: (steps.append(name), original(*args))[1])
+        monkeypatch.setattr(
+            SlotForward, name, lambda *args, name=name, original=original: (steps.append(name), original(*args))[1]
+        )
     gate.shut()
     decoding = asyncio.create_task(engine.sample(request([5], max_tokens=1000)))
     await gate.reached()
@@ -364,7 +385,9 @@ async def test_equal_prompts_that_arrive_together_are_computed_once(make_engine:
     assert sorted(s.reused_tokens for s in samples) == [0] + [89] * 15
 
 
-async def test_prompts_with_a_common_beginning_compute_it_once_and_the_rest_together(make_engine: MakeEngine, monkeypatch: Any) -> None:
+async def test_prompts_with_a_common_beginning_compute_it_once_and_the_rest_together(
+    make_engine: MakeEngine, monkeypatch: Any
+) -> None:
     engine = await make_engine()
     sizes = computed_tokens(monkeypatch)
     rng = random.Random(0)
@@ -392,7 +415,7 @@ async def test_a_second_turn_computes_only_what_is_new(model: LlamaForCausalLM, 
 async def test_a_row_whose_donor_is_cancelled_still_gets_its_sample(
     model: LlamaForCausalLM, make_engine: MakeEngine, gate: Gate, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("agentlightning.engines.local._PREFILL_TOKENS", {"cpu": 16})
+    monkeypatch.setattr("agentlightning.engines.local.engine._PREFILL_TOKENS", {"cpu": 16})
     engine = await make_engine()
     prompt = [3 + i % 250 for i in range(600)]
     gate.shut()
@@ -419,7 +442,9 @@ def shake(model: torch.nn.Module, seed: int = 5) -> None:
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
 
 
-async def test_after_an_update_no_key_or_value_of_the_old_weights_is_used(model: LlamaForCausalLM, make_engine: MakeEngine) -> None:
+async def test_after_an_update_no_key_or_value_of_the_old_weights_is_used(
+    model: LlamaForCausalLM, make_engine: MakeEngine
+) -> None:
     engine = await make_engine(version=3)
     prompt = some_ids(random.Random(2), 80)
     first = await engine.sample(request(prompt, max_tokens=20, seed=0))
@@ -521,7 +546,9 @@ async def test_a_version_only_grows(make_engine: MakeEngine) -> None:
         await engine.set_version(6)
 
 
-async def test_a_model_left_in_training_mode_samples_in_evaluation_mode(model: LlamaForCausalLM, make_engine: MakeEngine) -> None:
+async def test_a_model_left_in_training_mode_samples_in_evaluation_mode(
+    model: LlamaForCausalLM, make_engine: MakeEngine
+) -> None:
     engine = await make_engine()
     await engine.update(lambda: model.train() and None)
     await engine.sample(request([5], max_tokens=2))
@@ -549,22 +576,30 @@ async def test_a_failing_forward_fails_the_requests_in_it_and_the_engine_lives_o
     bad = asyncio.create_task(engine.sample(request([13] * 9, "bad", max_tokens=4)))
     await asyncio.sleep(0)
     gate.open()
-    with pytest.raises(EngineError, match=r"request 'bad' failed: OutOfMemoryError: CUDA out of memory\. Tried to allocate 3 GiB$"):
+    with pytest.raises(
+        EngineError, match=r"request 'bad' failed: OutOfMemoryError: CUDA out of memory\. Tried to allocate 3 GiB$"
+    ):
         await bad
     assert worst_difference(model, [5] * 9, await good) < 1e-4
     assert len(ids_of(await engine.sample(request([6], max_tokens=4)))) == 4
 
 
-async def test_memory_that_cannot_be_had_fails_the_requests_and_the_engine_lives_on(make_engine: MakeEngine, monkeypatch: Any) -> None:
+async def test_memory_that_cannot_be_had_fails_the_requests_and_the_engine_lives_on(
+    make_engine: MakeEngine, monkeypatch: Any
+) -> None:
     engine = await make_engine()
     with monkeypatch.context() as patch:
-        patch.setattr(torch.Tensor, "new_zeros", lambda *_: (_ for _ in ()).throw(RuntimeError("can't allocate memory: 9 GB")))
+        patch.setattr(
+            torch.Tensor, "new_zeros", lambda *_: (_ for _ in ()).throw(RuntimeError("can't allocate memory: 9 GB"))
+        )
         with pytest.raises(EngineError, match="'big' failed: RuntimeError: can't allocate memory"):
             await engine.sample(request([5] * 9, "big", max_tokens=4))
     assert len(ids_of(await engine.sample(request([6], max_tokens=4)))) == 4
 
 
-async def test_weights_that_are_not_finite_fail_the_request_by_name(model: LlamaForCausalLM, make_engine: MakeEngine) -> None:
+async def test_weights_that_are_not_finite_fail_the_request_by_name(
+    model: LlamaForCausalLM, make_engine: MakeEngine
+) -> None:
     engine = await make_engine()
 
     def ruin() -> None:
@@ -618,11 +653,16 @@ async def test_an_engine_that_was_not_started_says_so(model: LlamaForCausalLM) -
     ("config", "words"),
     [
         (EngineConfig(context_length=4096), "engine.context_length is 4096 and the model holds 2048 tokens"),
-        (EngineConfig(context_length=500, kv_budget_gb=gigabytes(300)), "holds 300 tokens .512 bytes each.: raise the budget"),
+        (
+            EngineConfig(context_length=500, kv_budget_gb=gigabytes(300)),
+            "holds 300 tokens .512 bytes each.: raise the budget",
+        ),
         (EngineConfig(kv_budget_gb=1e-9), "holds 0 tokens"),
     ],
 )
-async def test_a_context_that_cannot_be_had_is_refused_at_start(model: LlamaForCausalLM, config: EngineConfig, words: str) -> None:
+async def test_a_context_that_cannot_be_had_is_refused_at_start(
+    model: LlamaForCausalLM, config: EngineConfig, words: str
+) -> None:
     engine = LocalEngine(model, tiny_tokenizer(), config)
     with pytest.raises(ConfigError, match=words):
         await engine.start()
@@ -634,7 +674,9 @@ async def test_a_context_that_cannot_be_had_is_refused_at_start(model: LlamaForC
 # --------------------------------------------------------------------------- deterministic, half precision
 
 
-async def test_a_deterministic_engine_repeats_itself_to_the_last_bit_whatever_came_before(make_engine: MakeEngine) -> None:
+async def test_a_deterministic_engine_repeats_itself_to_the_last_bit_whatever_came_before(
+    make_engine: MakeEngine,
+) -> None:
     rng = random.Random(6)
     prompts = [some_ids(rng, rng.randint(1, 60)) for _ in range(6)]
 
@@ -650,9 +692,13 @@ async def test_a_deterministic_engine_repeats_itself_to_the_last_bit_whatever_ca
         assert one[i].reused_tokens == 0
 
 
-async def test_adapters_are_sampled_with_the_model_they_sit_on(model: LlamaForCausalLM, make_engine: MakeEngine) -> None:
+async def test_adapters_are_sampled_with_the_model_they_sit_on(
+    model: LlamaForCausalLM, make_engine: MakeEngine
+) -> None:
     peft = pytest.importorskip("peft")
-    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)).eval()
+    adapted = peft.get_peft_model(
+        model, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    ).eval()
     engine = await make_engine(of=adapted)
     prompt = [5] * 20
     first = await engine.sample(request(prompt, max_tokens=10, seed=0))
@@ -664,19 +710,24 @@ async def test_adapters_are_sampled_with_the_model_they_sit_on(model: LlamaForCa
 async def test_half_precision_samples_with_float32_logprobs(make_engine: MakeEngine) -> None:
     model = tiny_model(dtype=torch.bfloat16)
     engine = await make_engine(of=model)
-    samples = await asyncio.gather(*(engine.sample(request([5 + i] * (3 + i), max_tokens=20, seed=i)) for i in range(8)))
+    samples = await asyncio.gather(
+        *(engine.sample(request([5 + i] * (3 + i), max_tokens=20, seed=i)) for i in range(8))
+    )
     assert max(worst_difference(model, [5 + i] * (3 + i), s) for i, s in enumerate(samples)) < 0.1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-async def test_on_cuda_logprobs_are_the_plain_forwards_and_seeds_hold(dtype: torch.dtype, make_engine: MakeEngine) -> None:
+async def test_on_cuda_logprobs_are_the_plain_forwards_and_seeds_hold(
+    dtype: torch.dtype, make_engine: MakeEngine
+) -> None:
     model: Any = tiny_model(dtype=dtype).to("cuda")
     engine = await make_engine(of=model)
     rng = random.Random(0)
     prompts = [some_ids(rng, rng.randint(1, 80)) for _ in range(40)]
     params: list[dict[str, Any]] = [
-        {"max_tokens": 20, "seed": i, "top_p": (1.0, 0.9)[i % 2], "temperature": (1.0, 0.0, 0.7)[i % 3]} for i in range(40)
+        {"max_tokens": 20, "seed": i, "top_p": (1.0, 0.9)[i % 2], "temperature": (1.0, 0.0, 0.7)[i % 3]}
+        for i in range(40)
     ]
     samples = await asyncio.gather(*(engine.sample(request(p, **q)) for p, q in zip(prompts, params, strict=True)))
     again = await asyncio.gather(*(engine.sample(request(p, **q)) for p, q in zip(prompts, params, strict=True)))

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentlightning.engines import local_sampling
-from agentlightning.engines.local_sampling import StopStrings, draw, invert_cdf
+from agentlightning.engines.local import sampling as local_sampling
+from agentlightning.engines.local.sampling import StopStrings, draw, invert_cdf
 from agentlightning.types import SamplingParams
 from tests.tiny import MERGES, tiny_tokenizer
 
@@ -49,7 +49,13 @@ def chi_square(counts: torch.Tensor, probs: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    "params", [SamplingParams(), SamplingParams(temperature=0.6), SamplingParams(top_p=0.8), SamplingParams(top_k=12, temperature=1.5)]
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(temperature=0.6),
+        SamplingParams(top_p=0.8),
+        SamplingParams(top_k=12, temperature=1.5),
+    ],
 )
 def test_tokens_are_drawn_as_often_as_their_probability_says(params: SamplingParams) -> None:
     logits = random_logits(1, 600)
@@ -106,7 +112,9 @@ def test_a_token_of_probability_zero_is_never_drawn(seed: int, size: int, unifor
     spread=st.sampled_from([0.1, 1.0, 5.0]),
 )
 @settings(max_examples=150, deadline=None)
-def test_the_kept_support_is_that_of_the_definition(seed: int, top_k: int, top_p: float, temperature: float, spread: float) -> None:
+def test_the_kept_support_is_that_of_the_definition(
+    seed: int, top_k: int, top_p: float, temperature: float, spread: float
+) -> None:
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
     logits = random_logits(3, 300, seed, spread)
     with pytest.MonkeyPatch.context() as patch:

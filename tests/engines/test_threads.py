@@ -15,12 +15,12 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from agentlightning.engines.cores import Machine, Quota, Reading, free_cores, idlest
-from agentlightning.engines.local import LocalEngine
-from agentlightning.engines.local_forward import SlotForward
-from agentlightning.engines.local_threads import Threads
-from agentlightning.engines.team import Team
-from agentlightning.engines.threads import bound_spinning, cores_for, long_spins, most_threads, threads_on
+from agentlightning.engines.local.cores import Machine, Quota, Reading, free_cores, idlest
+from agentlightning.engines.local.engine import LocalEngine
+from agentlightning.engines.local.forward import SlotForward
+from agentlightning.engines.local.team import Team
+from agentlightning.engines.local.thread_count import bound_spinning, cores_for, long_spins, most_threads, threads_on
+from agentlightning.engines.local.threads import Threads
 from tests.engines.conftest import request
 from tests.tiny import tiny_tokenizer
 
@@ -70,7 +70,11 @@ def test_there_are_as_many_threads_on_each_core_and_as_many_as_there_may_be():
 
 def test_there_are_never_more_threads_than_allowed():
     assert cores_for(1, 3, [16.0] * 4) == 3
-    assert (most_threads(8, {}), most_threads(8, {"OMP_NUM_THREADS": "3"}), most_threads(2, {"OMP_NUM_THREADS": "8,2"})) == (8, 3, 2)
+    assert (
+        most_threads(8, {}),
+        most_threads(8, {"OMP_NUM_THREADS": "3"}),
+        most_threads(2, {"OMP_NUM_THREADS": "8,2"}),
+    ) == (8, 3, 2)
     assert (most_threads(4, {"OMP_NUM_THREADS": "nonsense"}), most_threads(4, {"OMP_NUM_THREADS": "0"})) == (4, 1)
 
 
@@ -80,7 +84,9 @@ def test_there_are_never_more_threads_than_allowed():
 def test_what_others_use_is_what_is_used_less_our_own():
     before = Reading(at=10.0, own=5.0, cores={0: 40.0, 1: 60.0})
     assert free_cores(before, Reading(at=12.0, own=7.0, cores={0: 41.0, 1: 63.0}), 2) == 1.0
-    assert free_cores(before, Reading(at=12.0, own=9.0, cores={0: 41.9, 1: 62.0}), 2) == 2.0  # clocks of different grain
+    assert (
+        free_cores(before, Reading(at=12.0, own=9.0, cores={0: 41.9, 1: 62.0}), 2) == 2.0
+    )  # clocks of different grain
     assert free_cores(before, Reading(at=11.0, own=5.0, cores={0: 45.0, 1: 64.0}), 4) == 0.0
 
 
@@ -117,7 +123,9 @@ def stand_in(root: Path, stat: str, cgroup: str = "0::/\n", files: dict[str, str
 def test_only_cores_that_this_process_may_use_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3})
     used = "cpu{} 100 10 200 5000 70 3 7 20 900 90\n"  # guest's time is in user's and nice's already
-    machine = Machine(stand_in(tmp_path, "cpu  9 9 9 9\n" + "".join(used.format(i) for i in range(12)) + "intr 5 0 0\n"))
+    machine = Machine(
+        stand_in(tmp_path, "cpu  9 9 9 9\n" + "".join(used.format(i) for i in range(12)) + "intr 5 0 0\n")
+    )
     assert machine.cores == 2
     assert machine.read().cores == dict.fromkeys((1, 3), 340 / os.sysconf("SC_CLK_TCK"))
 
@@ -125,20 +133,38 @@ def test_only_cores_that_this_process_may_use_are_counted(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("cgroup", "files", "quota"),
     [
-        ("0::/a/b\n", {"a/cpu.max": "150000 100000", "a/b/cpu.max": "max 100000", "a/cpu.stat": "usage_usec 2500000\nuser_usec 1\n"}, 1.5),
+        (
+            "0::/a/b\n",
+            {
+                "a/cpu.max": "150000 100000",
+                "a/b/cpu.max": "max 100000",
+                "a/cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
+            },
+            1.5,
+        ),
         ("0::/not/seen/here\n", {"cpu.max": "300000 100000", "cpu.stat": "usage_usec 2500000\n"}, 3.0),
         (
             "4:memory:/x\n3:cpu,cpuacct:/job\n0::/\n",
-            {"cpu/job/cpu.cfs_quota_us": "50000", "cpu/job/cpu.cfs_period_us": "100000", "cpu/job/cpuacct.usage": "2500000000\n"},
+            {
+                "cpu/job/cpu.cfs_quota_us": "50000",
+                "cpu/job/cpu.cfs_period_us": "100000",
+                "cpu/job/cpuacct.usage": "2500000000\n",
+            },
             0.5,
         ),
     ],
 )
-def test_the_tightest_quota_of_the_control_groups_holds(tmp_path: Path, cgroup: str, files: dict[str, str], quota: float):
-    machine = Machine(stand_in(tmp_path, "cpu0 1 1\n", cgroup, {f"sys/fs/cgroup/{name}": text for name, text in files.items()}))
+def test_the_tightest_quota_of_the_control_groups_holds(
+    tmp_path: Path, cgroup: str, files: dict[str, str], quota: float
+):
+    machine = Machine(
+        stand_in(tmp_path, "cpu0 1 1\n", cgroup, {f"sys/fs/cgroup/{name}": text for name, text in files.items()})
+    )
     assert machine.quota is not None
     assert (machine.quota.cores, machine.read().group) == (quota, 2.5)
-    assert machine.cores == min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, -(-quota // 1))
+    assert machine.cores == min(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, -(-quota // 1)
+    )
 
 
 def test_a_system_that_tells_nothing_leaves_the_number_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -180,7 +206,8 @@ def test_a_busy_neighbour_is_seen_and_our_own_work_is_not():
 
 @dataclass
 class Told(Machine):
-    """Cores of which others use as much as the test says, all of it on the first. Every reading is a second after the last one, and long past."""
+    """Cores of which others use as much as the test says, all of it on the first. Every reading is a second after the
+    last one, and long past."""
 
     others: float = 0.0
     cores: int = 4
@@ -193,11 +220,15 @@ class Told(Machine):
         self._seconds += 1.0
         self._used += self.others
         return Reading(
-            self._seconds - 1e6, 0.0, {core: self._used if core == min(self.bound_to or {0}) else 0.0 for core in self.bound_to or {0}}
+            self._seconds - 1e6,
+            0.0,
+            {core: self._used if core == min(self.bound_to or {0}) else 0.0 for core in self.bound_to or {0}},
         )
 
 
-async def test_the_number_changes_between_decode_steps_with_what_is_free(model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_changes_between_decode_steps_with_what_is_free(
+    model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     machine, said = Told(), list[str]()
     counts: list[int] = []
@@ -247,7 +278,11 @@ async def test_a_crowded_engine_computes_on_its_share_of_the_cores_and_on_all_wh
     team, binding = bound[15]
     theirs = [task for task, cores in binding.items() if cores != every]
     assert len(theirs) == len(every) and team in theirs
-    assert {binding[task] for task in theirs} == {every - {min(every)}} if len(every) == 2 else all(len(binding[t]) == 1 for t in theirs)
+    assert (
+        {binding[task] for task in theirs} == {every - {min(every)}}
+        if len(every) == 2
+        else all(len(binding[t]) == 1 for t in theirs)
+    )
     assert threading.main_thread().native_id not in theirs
     assert all(set(binding.values()) == {every} for _, binding in (*bound[:10], bound[-1]))
 
@@ -274,7 +309,9 @@ def test_threads_that_cannot_be_bound_are_one_line_in_the_log(caplog: pytest.Log
             team.bind(frozenset({100_000}))
 
     run_in_thread(bind)
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["compute threads are not bound to cores"]
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "compute threads are not bound to cores"
+    ]
 
 
 def run_in_thread(work: Callable[[], None]) -> None:
@@ -291,7 +328,9 @@ async def test_a_set_number_holds_on_the_engines_thread_whatever_the_load(model:
     await engine.close()
 
 
-async def test_a_deterministic_engine_never_changes_its_number(model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deterministic_engine_never_changes_its_number(
+    model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setattr(Machine, "read", Told(others=2.0).read)
     engine = LocalEngine(model, tiny_tokenizer(), deterministic=True)
@@ -320,23 +359,31 @@ def test_each_thread_that_computes_gets_the_number() -> None:
 
 def child(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if name not in SPINNING} | variables
-    return subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=120, check=True)
+    return subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=120, check=True
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch brings another OpenMP library elsewhere")
 def test_spinning_is_bounded_in_the_openmp_library_that_torch_loads():
-    program = "from agentlightning.engines.threads import bound_spinning; bound_spinning(); import torch"
+    program = "from agentlightning.engines.local.thread_count import bound_spinning; bound_spinning(); import torch"
     assert "GOMP_SPINCOUNT = '100000'" in child(program, OMP_DISPLAY_ENV="VERBOSE").stderr
     assert "GOMP_SPINCOUNT = '77'" in child(program, OMP_DISPLAY_ENV="VERBOSE", GOMP_SPINCOUNT="77").stderr
 
 
 def test_making_a_trainer_bounds_spinning_before_torch_is_loaded():
-    program = "import os, sys; from agentlightning import Trainer; Trainer(); print('torch' in sys.modules, os.environ['GOMP_SPINCOUNT'])"
+    program = (
+        "import os, sys; from agentlightning import Trainer; Trainer(); print('torch' in sys.modules, "
+        "os.environ['GOMP_SPINCOUNT'])"
+    )
     assert child(program).stdout.split() == ["False", "100000"]
 
 
 def test_agl_bounds_spinning():
-    program = "import os, sys; sys.argv = ['agl', '--version']\ntry: from agentlightning.cli import main; main()\nexcept SystemExit: print(os.environ['GOMP_SPINCOUNT'])"
+    program = (
+        "import os, sys; sys.argv = ['agl', '--version']\ntry: from agentlightning.cli import main; "
+        "main()\nexcept SystemExit: print(os.environ['GOMP_SPINCOUNT'])"
+    )
     assert child(program).stdout.split()[-1] == "100000"
 
 
@@ -355,14 +402,16 @@ def test_where_torch_came_first_one_line_says_what_to_set(monkeypatch: pytest.Mo
     for name in SPINNING:
         monkeypatch.delenv(name, raising=False)
     line = long_spins()
-    assert line is not None and "=100000 before Python starts" in line.replace("KMP_BLOCKTIME=5 ", "GOMP_SPINCOUNT=100000 ")
+    assert line is not None and "=100000 before Python starts" in line.replace(
+        "KMP_BLOCKTIME=5 ", "GOMP_SPINCOUNT=100000 "
+    )
     bound_spinning()
     assert not any(name in os.environ for name in SPINNING)  # too late: it would only look as if it held
 
 
 SPUN = """
 import os, time, torch
-from agentlightning.engines.local_threads import Sleepers
+from agentlightning.engines.local.threads import Sleepers
 torch.set_num_threads(2)
 
 def spun():

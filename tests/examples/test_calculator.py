@@ -1,4 +1,5 @@
-"""The calculator example: its agent is plain code that works against any endpoint, its arithmetic is safe, its problems do not overlap."""
+"""The calculator example: its agent is plain code that works against any endpoint, its arithmetic is safe, its problems
+do not overlap."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ class Endpoint:
                 endpoint.requests.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
                 message = {"role": "assistant", "content": left.pop(0)}
                 choice = {"index": 0, "message": message, "finish_reason": "stop"}
-                body = json.dumps({"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}).encode()
+                body = json.dumps(
+                    {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+                ).encode()
                 self.send_response(200)
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(body)))
@@ -78,7 +81,10 @@ def test_the_agent_runs_the_calculation_it_asked_for_and_is_scored_by_its_answer
     first, second = endpoint.requests
     assert first["messages"][-1] == {"role": "user", "content": "What is 12 x 34?"}
     assert second["messages"][:-2] == first["messages"]
-    assert second["messages"][-2:] == [{"role": "assistant", "content": "<calc>12 x 34</calc>"}, {"role": "user", "content": "Result: 408"}]
+    assert second["messages"][-2:] == [
+        {"role": "assistant", "content": "<calc>12 x 34</calc>"},
+        {"role": "user", "content": "Result: 408"},
+    ]
 
 
 def test_the_agent_needs_no_more_than_the_environment(agent: Any, monkeypatch: pytest.MonkeyPatch):
@@ -114,7 +120,14 @@ def test_no_text_breaks_the_calculator(text: str):
 
 @pytest.mark.parametrize(
     ("reply", "right"),
-    [("-28", True), ("The answer is -28.", True), ("28", False), ("", False), ("<calc>-28</calc>", False), ("-28 or 5", False)],
+    [
+        ("-28", True),
+        ("The answer is -28.", True),
+        ("28", False),
+        ("", False),
+        ("<calc>-28</calc>", False),
+        ("-28 or 5", False),
+    ],
 )
 def test_the_last_number_is_the_answer(agent: Any, reply: str, right: bool):
     assert agent.score(reply, -28) == float(right)
@@ -134,7 +147,9 @@ def test_training_and_held_out_problems_never_overlap():
 
 
 def test_task_files_hold_one_problem_a_line(tmp_path: Any):
-    done = subprocess.run([sys.executable, EXAMPLE / "tasks.py", str(tmp_path)], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, EXAMPLE / "tasks.py", str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+    )
     train, val = [Path(path).read_text().splitlines() for path in done.stdout.split()]
     assert (len(train), len(val)) == (600, 200)
     assert set(json.loads(train[0])) == {"question", "answer"}

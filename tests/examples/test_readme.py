@@ -1,4 +1,5 @@
-"""The README's first agent as a reader would copy it: its tasks are made by its command, and its reward cannot be had by naming every answer."""
+"""The README's first agent as a reader would copy it: its tasks are made by its command, and its reward cannot be had
+by naming every answer."""
 
 from __future__ import annotations
 
@@ -55,12 +56,19 @@ def test_every_answer_scores_and_naming_every_number_does_not(folder: Path) -> N
         other = next(number for number in numbers if number != task["answer"])
         assert task["answer"] in numbers and len(numbers) == 2
         assert reward(folder, task, f" {task['answer']}\n") == 1.0
-        for wrong in (" ".join(numbers), " ".join(reversed(numbers)), other, f"The answer is {task['answer']}.", "", task["question"]):
+        for wrong in (
+            " ".join(numbers),
+            " ".join(reversed(numbers)),
+            other,
+            f"The answer is {task['answer']}.",
+            "",
+            task["question"],
+        ):
             assert reward(folder, task, wrong) == 0.0
 
 
 def test_what_the_readme_says_of_the_models_size_is_what_the_model_says() -> None:
-    from agentlightning.starters import STARTERS
+    from agentlightning.settings.starters import STARTERS
 
     starter = STARTERS["smollm2"]
     assert f"{starter.download} MB to fetch, {starter.disk} MB on disk" in README

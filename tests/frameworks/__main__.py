@@ -1,4 +1,5 @@
-"""Runs agent frameworks, each in an environment and a process of its own, against a real gateway, and writes docs/frameworks.md.
+"""Runs agent frameworks, each in an environment and a process of its own, against a real gateway, and writes
+docs/frameworks.md.
 
 make test-frameworks                                   all of them
 make test-frameworks ARGS="openai-agents strands"      some
@@ -34,7 +35,9 @@ class House:
     """The gateway's process, asked over its standard input and output."""
 
     def __init__(self, module: str = "tests.frameworks.house") -> None:
-        self._process = subprocess.Popen([sys.executable, "-m", module], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def ask(self, **question: str) -> dict[str, Any]:
         assert self._process.stdin and self._process.stdout
@@ -60,23 +63,32 @@ class House:
 
 def converse(framework: Framework, setup: Setup, command: list[str], house: House, *, loud: bool) -> dict[str, Verdict]:
     """Has every conversation of a setup and judges them. The keys are `CASE.json` and `CASE.stream`."""
-    cases = {f"{case.name}.{'stream' if stream else 'json'}": (case, stream) for stream in setup.streams for case in CASES}
+    cases = {
+        f"{case.name}.{'stream' if stream else 'json'}": (case, stream) for stream in setup.streams for case in CASES
+    }
     asked: list[dict[str, Any]] = []
     for name, (case, stream) in cases.items():
         urls = house.ask(open=name)
-        asked.append({"id": name, "name": case.name, "stream": stream, "model": MODEL, "question": case.question, **urls})
+        asked.append(
+            {"id": name, "name": case.name, "stream": stream, "model": MODEL, "question": case.question, **urls}
+        )
     environment = {"AGL_AGENT": setup.agent, "AGL_CASES": json.dumps(asked), **framework.environment}
     with tempfile.TemporaryDirectory(prefix="agl-agent-") as folder:
         out, err, wrong = run_bounded(command, environment, Path(folder), LIMIT)
     views: dict[str, Any] = {}
     for line in out.splitlines():
         if line.startswith(MARK):
-            view, _ = json.JSONDecoder().raw_decode(line.removeprefix(MARK))  # a program's own words may follow on the line
+            view, _ = json.JSONDecoder().raw_decode(
+                line.removeprefix(MARK)
+            )  # a program's own words may follow on the line
             views[view.pop("id")] = view
     if loud or not views:
         sys.stderr.write(err[-20_000:])
     missing: dict[str, Any] = {"error": f"NoAnswer: {wrong or 'the program said nothing'}", "seen": []}
-    return {name: judge(case, setup.spoken, house.ask(close=name), views.get(name, missing)) for name, (case, _) in cases.items()}
+    return {
+        name: judge(case, setup.spoken, house.ask(close=name), views.get(name, missing))
+        for name, (case, _) in cases.items()
+    }
 
 
 def settled(setup: Setup, verdicts: dict[str, Verdict]) -> list[str]:
@@ -92,7 +104,9 @@ def settled(setup: Setup, verdicts: dict[str, Verdict]) -> list[str]:
     return failures
 
 
-def run(framework: Framework, folder: Path, house: House, *, keep: bool, loud: bool) -> tuple[dict[str, Any], list[str]]:
+def run(
+    framework: Framework, folder: Path, house: House, *, keep: bool, loud: bool
+) -> tuple[dict[str, Any], list[str]]:
     """A framework's entry in the results, and its failures."""
     began = time.monotonic()
     entry: dict[str, Any] = {"version": framework.version}
@@ -109,7 +123,10 @@ def run(framework: Framework, folder: Path, house: House, *, keep: bool, loud: b
             failures += [f"{framework.name} ({setup.agent}) {line}" for line in wrong]
             exact = sum(verdict.outcome == "exact" for verdict in verdicts.values())
             of = sum(not case.broken for case in CASES) * len(setup.streams)
-            print(f"{framework.name} {framework.version}, {setup.wire}: {exact} of {of} exact, {len(wrong)} failures", flush=True)
+            print(
+                f"{framework.name} {framework.version}, {setup.wire}: {exact} of {of} exact, {len(wrong)} failures",
+                flush=True,
+            )
     except CannotInstall as error:
         entry["absent"] = f"cannot be installed here: {error}"
         print(f"{framework.name} {framework.version}: {entry['absent']}", flush=True)
@@ -121,18 +138,28 @@ def run(framework: Framework, folder: Path, house: House, *, keep: bool, loud: b
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make test-frameworks", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument(
-        "names", nargs="*", metavar="FRAMEWORK", help="all where none is named: " + ", ".join(each.name for each in FRAMEWORKS)
+    parser = argparse.ArgumentParser(
+        prog="make test-frameworks", description=__doc__.splitlines()[0] if __doc__ else None
     )
-    parser.add_argument("--environments", type=Path, default=ROOT / ".venv-frameworks", help="where the environments are made")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="FRAMEWORK",
+        help="all where none is named: " + ", ".join(each.name for each in FRAMEWORKS),
+    )
+    parser.add_argument(
+        "--environments", type=Path, default=ROOT / ".venv-frameworks", help="where the environments are made"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the environments for the next time")
     parser.add_argument("--page", action="store_true", help="run nothing: write the page anew from the results")
     parser.add_argument("--loud", action="store_true", help="show what the programs write to standard error")
     found = parser.parse_args()
     unknown = set(found.names) - {each.name for each in FRAMEWORKS}
     if unknown:
-        parser.error(f"there is no framework {', '.join(sorted(unknown))} here: they are {', '.join(each.name for each in FRAMEWORKS)}")
+        parser.error(
+            f"there is no framework {', '.join(sorted(unknown))} here: they are "
+            f"{', '.join(each.name for each in FRAMEWORKS)}"
+        )
     return found
 
 
@@ -146,7 +173,13 @@ def main() -> None:
         for framework in FRAMEWORKS:
             if asked.names and framework.name not in asked.names:
                 continue
-            entry, wrong = run(framework, asked.environments / framework.name.replace("/", "-"), house, keep=asked.keep, loud=asked.loud)
+            entry, wrong = run(
+                framework,
+                asked.environments / framework.name.replace("/", "-"),
+                house,
+                keep=asked.keep,
+                loud=asked.loud,
+            )
             failures += wrong
             page.write({**page.read(), framework.name: entry})
     print("\n\n".join(failures) or "no failures")

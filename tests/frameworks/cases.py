@@ -18,10 +18,11 @@ def call(name: str, arguments: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One conversation. ``turns`` are the samples in their order, ``answer`` is what the agent has to end with, ``calls`` what its tools have to see.
+    """One conversation. ``turns`` are the samples in their order, ``answer`` is what the agent has to end with,
+    ``calls`` what its tools have to see.
 
-    ``broken``: the model writes something that no tool can be run with. What a framework does then is its own; all that has to hold is that the record stays
-    exact.
+    ``broken``: the model writes something that no tool can be run with. What a framework does then is its own; all that
+    has to hold is that the record stays exact.
     """
 
     name: str
@@ -45,19 +46,27 @@ CASES = (
     Case(
         "parallel",
         (
-            "Both at once." + call("calculator", '{"expression":"1 + 1"}') + call("calculator", '{"expression":"2 + 2"}'),
+            "Both at once."
+            + call("calculator", '{"expression":"1 + 1"}')
+            + call("calculator", '{"expression":"2 + 2"}'),
             "And their sum." + call("calculator", '{"expression": "2 + 4"}'),
             "The sum is 6.",
         ),
         "The sum is 6.",
-        (("calculator", {"expression": "1 + 1"}), ("calculator", {"expression": "2 + 2"}), ("calculator", {"expression": "2 + 4"})),
+        (
+            ("calculator", {"expression": "1 + 1"}),
+            ("calculator", {"expression": "2 + 2"}),
+            ("calculator", {"expression": "2 + 4"}),
+        ),
     ),
     Case(
         "awkward",
         (
             "I note it."
             + call(
-                "note", r'{ "rows":[[1, 2],[ ], [ -3 ]]  ,"title" : "a  \"b\" \\ \u00e9 \ud83d\ude00 \/ {\"c\": [1,  2]}\n</x> <b>&amp;" }'
+                "note",
+                r'{ "rows":[[1, 2],[ ], [ -3 ]]  ,"title" : "a  \"b\" \\ \u00e9 \ud83d\ude00 \/ {\"c\": [1,  2]}\n</x> '
+                r'<b>&amp;" }',
             ),
             "Noted.",
         ),
@@ -82,8 +91,18 @@ CASES = (
         "It is 391.",
         (("calculator", {"expression": "17 * 23"}),),
     ),
-    Case("bad-json", (call("calculator", '{"expression": "17 * 23"'), "I could not compute it."), "I could not compute it.", broken=True),
-    Case("unknown-tool", (call("no_such_tool", '{"x": 1}'), "There is no such tool."), "There is no such tool.", broken=True),
+    Case(
+        "bad-json",
+        (call("calculator", '{"expression": "17 * 23"'), "I could not compute it."),
+        "I could not compute it.",
+        broken=True,
+    ),
+    Case(
+        "unknown-tool",
+        (call("no_such_tool", '{"x": 1}'), "There is no such tool."),
+        "There is no such tool.",
+        broken=True,
+    ),
 )
 
 AFTER = "I have nothing to add."
@@ -94,10 +113,12 @@ _OFFERED = re.compile(r"<\|im_start\|>tools\n(\[.*?\])<\|im_end\|>")
 
 
 def says(prompt: str) -> str:
-    """The sample for a decoded prompt of `GlassTemplate`: the case is named in it, the turn is as many as assistant turns are there.
+    """The sample for a decoded prompt of `GlassTemplate`: the case is named in it, the turn is as many as assistant
+    turns are there.
 
-    A repeated request so gets the same sample, and one outside any case (a title for the session, say) an answer of its own. A tool is called as the
-    framework offers it (some put a prefix before its name), and where it has a tool for the final answer, that is called.
+    A repeated request so gets the same sample, and one outside any case (a title for the session, say) an answer of its
+    own. A tool is called as the framework offers it (some put a prefix before its name), and where it has a tool for
+    the final answer, that is called.
     """
     case = next((case for case in CASES if case.question in prompt), None)
     if case is None:
@@ -108,7 +129,9 @@ def says(prompt: str) -> str:
     text = case.turns[turn]
     offered: list[str] = json.loads(found[1]) if (found := _OFFERED.search(prompt)) else []
     if text.endswith(case.answer) and "final_answer" in offered:
-        return text.removesuffix(case.answer) + call("final_answer", json.dumps({"answer": case.answer}, ensure_ascii=False))
+        return text.removesuffix(case.answer) + call(
+            "final_answer", json.dumps({"answer": case.answer}, ensure_ascii=False)
+        )
     for tool in ("calculator", "note"):
         name = next((name for name in offered if name.endswith(f"__{tool}")), tool)
         text = text.replace(f'"name": "{tool}"', f'"name": "{name}"')

@@ -1,4 +1,5 @@
-"""The frameworks, as they are installed, run and set up. What the page says of each is here; what they do is measured."""
+"""The frameworks, as they are installed, run and set up. What the page says of each is here; what they do is
+measured."""
 
 from __future__ import annotations
 
@@ -13,10 +14,12 @@ WIRES = {"chat completions": "chat", "responses": "responses", "messages": "mess
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One way to run a framework: an agent of its program. ``sets`` is all that its user has to write, ``streams`` the ways it can be asked to reply.
+    """One way to run a framework: an agent of its program. ``sets`` is all that its user has to write, ``streams`` the
+    ways it can be asked to reply.
 
-    ``known`` says by case (`plain`, or `plain.stream` where only streaming is meant, or `*`) why its record is not one path, or its ids do not come back; a case
-    that is exact all the same is a failure, and nothing excuses a wrong answer.
+    ``known`` says by case (`plain`, or `plain.stream` where only streaming is meant, or `*`) why its record is not one
+    path, or its ids do not come back; a case that is exact all the same is a failure, and nothing excuses a wrong
+    answer.
     """
 
     agent: str
@@ -71,7 +74,9 @@ FRAMEWORKS = (
         ),
     ),
     Framework("anthropic", ("anthropic==2.14.0",), "use_anthropic.py", (Setup("messages", "messages", "nothing"),)),
-    Framework("google-genai", ("google-genai==2.34.0",), "use_google_genai.py", (Setup("gemini", "gemini", "nothing"),)),
+    Framework(
+        "google-genai", ("google-genai==2.34.0",), "use_google_genai.py", (Setup("gemini", "gemini", "nothing"),)
+    ),
     Framework(
         "openai-agents",
         ("openai-agents==0.24.0", OPENAI),
@@ -84,7 +89,14 @@ FRAMEWORKS = (
     ),
     Framework(
         "langchain",
-        ("langchain==1.5.2", "langgraph==1.2.24", "langchain-openai==1.7.4", "langchain-anthropic==1.7.10", OPENAI, "anthropic==2.14.0"),
+        (
+            "langchain==1.5.2",
+            "langgraph==1.2.24",
+            "langchain-openai==1.7.4",
+            "langchain-anthropic==1.7.10",
+            OPENAI,
+            "anthropic==2.14.0",
+        ),
         "use_langchain.py",
         (
             Setup("chat", "chat completions", "nothing"),
@@ -131,7 +143,9 @@ FRAMEWORKS = (
         "use_ag2.py",
         (Setup("chat", "chat completions", "nothing"), Setup("responses", "responses", "nothing")),
     ),
-    Framework("ag2-0.14", ("ag2[openai]==0.14.0",), "use_ag2_classic.py", (Setup("chat", "chat completions", "nothing"),)),
+    Framework(
+        "ag2-0.14", ("ag2[openai]==0.14.0",), "use_ag2_classic.py", (Setup("chat", "chat completions", "nothing"),)
+    ),
     Framework(
         "pydantic-ai",
         ("pydantic-ai-slim[openai,anthropic,google]==2.62.0", OPENAI, "anthropic==2.14.0"),
@@ -152,8 +166,12 @@ FRAMEWORKS = (
                 "chat",
                 "chat completions",
                 "nothing",
-                limits="asks for a call in every turn (`tool_choice: required`), so its engine has to keep samples to a grammar",
-                known={"*": "sends its own turns back as other text, without ids: each turn is a branch (`edited`), trained as such"},
+                limits="asks for a call in every turn (`tool_choice: required`), so its engine has to keep samples to "
+                "a grammar",
+                known={
+                    "*": "sends its own turns back as other text, without ids: each turn is a branch (`edited`), "
+                    "trained as such"
+                },
             ),
         ),
     ),
@@ -186,7 +204,8 @@ FRAMEWORKS = (
             Setup(
                 "messages",
                 "messages",
-                "nothing (a run sets `CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1`, or the model would also name the session)",
+                "nothing (a run sets `CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1`, or the model would also name the "
+                "session)",
                 STREAMS,
             ),
         ),
@@ -197,8 +216,18 @@ FRAMEWORKS = (
         ("llama-index==0.14.25", "llama-index-llms-openai==0.7.10", "openai==2.54.0"),
         "use_llama_index.py",
         (
-            Setup("chat", "chat completions", "nothing (it reads `OPENAI_API_BASE`)", limits="knows only OpenAI's model names"),
-            Setup("responses", "responses", "nothing (it reads `OPENAI_API_BASE`)", limits="knows only OpenAI's model names"),
+            Setup(
+                "chat",
+                "chat completions",
+                "nothing (it reads `OPENAI_API_BASE`)",
+                limits="knows only OpenAI's model names",
+            ),
+            Setup(
+                "responses",
+                "responses",
+                "nothing (it reads `OPENAI_API_BASE`)",
+                limits="knows only OpenAI's model names",
+            ),
         ),
     ),
     Framework(
@@ -216,7 +245,11 @@ FRAMEWORKS = (
                 ),
             ),
         ),
-        environment={"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true", "CREWAI_TRACING_ENABLED": "false"},
+        environment={
+            "CREWAI_DISABLE_TELEMETRY": "true",
+            "OTEL_SDK_DISABLED": "true",
+            "CREWAI_TRACING_ENABLED": "false",
+        },
     ),
     Framework(
         "@openai/agents",
@@ -236,7 +269,11 @@ FRAMEWORKS = (
         (
             Setup("responses", "responses", "nothing"),
             Setup("chat", "chat completions", "`openai.chat(NAME)`"),
-            Setup("compatible", "chat completions", "`createOpenAICompatible({baseURL: process.env.OPENAI_BASE_URL, ...})`"),
+            Setup(
+                "compatible",
+                "chat completions",
+                "`createOpenAICompatible({baseURL: process.env.OPENAI_BASE_URL, ...})`",
+            ),
         ),
         npm=True,
     ),

@@ -23,7 +23,8 @@ class CannotInstall(Exception):
 
 
 def prepare(framework: Framework, folder: Path) -> list[str]:
-    """Makes the environment in ``folder``, unless it is there whole, and returns the command that runs the framework's program."""
+    """Makes the environment in ``folder``, unless it is there whole, and returns the command that runs the framework's
+    program."""
     done = folder / ".packages"
     wanted = "\n".join(framework.packages)
     if not (done.is_file() and done.read_text() == wanted):
@@ -49,7 +50,8 @@ def _pip(folder: Path) -> list[str]:
 
 
 def installed(folder: Path, packages: Sequence[str]) -> str:
-    """The interpreter of an environment with these packages, which is made unless it is there whole. Raises CannotInstall."""
+    """The interpreter of an environment with these packages, which is made unless it is there whole. Raises
+    CannotInstall."""
     done = folder / ".packages"
     if not (done.is_file() and done.read_text() == "\n".join(packages)):
         shutil.rmtree(folder, ignore_errors=True)
@@ -84,10 +86,14 @@ def _run(command: list[str]) -> None:
         raise CannotInstall(wrong[-1][:300]) from error
 
 
-def run_bounded(command: list[str], environment: dict[str, str], cwd: Path, seconds: float) -> tuple[str, str, str | None]:
-    """Standard output, standard error, and why the program did not end by itself with 0. It and all it started are ended by their process group's id."""
+def run_bounded(
+    command: list[str], environment: dict[str, str], cwd: Path, seconds: float
+) -> tuple[str, str, str | None]:
+    """Standard output, standard error, and why the program did not end by itself with 0. It and all it started are
+    ended by their process group's id."""
     program = subprocess.Popen(
-        command, env={**os.environ, **environment}, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        command, env={**os.environ, **environment}, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True, errors="replace", start_new_session=True,
     )  # fmt: skip
     wrong: str | None = None

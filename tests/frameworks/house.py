@@ -1,7 +1,9 @@
-"""The endpoint that the frameworks are run against: a real gateway over a real SQLite record, with a scripted engine, in a process of its own.
+"""The endpoint that the frameworks are run against: a real gateway over a real SQLite record, with a scripted engine,
+in a process of its own.
 
-It speaks JSON lines on its standard input and output, so that agents find nothing at its address but the gateway. ``{"open": NAME}`` answers with an attempt's
-URLs, ``{"close": NAME}`` with what was recorded of it. It ends when its input does.
+It speaks JSON lines on its standard input and output, so that agents find nothing at its address but the gateway.
+``{"open": NAME}`` answers with an attempt's URLs, ``{"close": NAME}`` with what was recorded of it. It ends when its
+input does.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentlightning.config import GatewayConfig, SamplingConfig
 from agentlightning.engines.base import SampleRequest
-from agentlightning.gateway import Gateway, Policy
+from agentlightning.gateway import Gateway, Served
+from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from agentlightning.store import open_store
 from agentlightning.types import Call, Node, RunRecord, RunStatus
 from tests.frameworks.cases import says
@@ -59,7 +61,11 @@ async def report(visit: Visit, template: GlassTemplate) -> dict[str, Any]:
     usage = await visit.end()
     nodes = await visit.nodes()
     calls = sorted(await visit.calls(), key=lambda call: call.index)
-    return {"calls": [told(call, Paths(nodes), template) for call in calls], "leaves": leaves(nodes), "incomplete": usage.incomplete}
+    return {
+        "calls": [told(call, Paths(nodes), template) for call in calls],
+        "leaves": leaves(nodes),
+        "incomplete": usage.incomplete,
+    }
 
 
 async def serve(folder: Path, answer: Callable[[str, SampleRequest], str] = lambda prompt, _: says(prompt)) -> None:
@@ -67,7 +73,7 @@ async def serve(folder: Path, answer: Callable[[str, SampleRequest], str] = lamb
     await store.create_run(RunRecord("run", "run", str(folder), RunStatus.RUNNING, {}, 0.0))
     template = GlassTemplate(shows_ids=True)
     engine = Obedient(template, answer=answer, context_length=CONTEXT)
-    gateway = Gateway(store, {"main": Policy("main", engine, template)}, GatewayConfig(orphan_grace=5, drain=1))
+    gateway = Gateway(store, {"main": Served("main", engine, template)}, GatewayConfig(orphan_grace=5, drain=1))
     await gateway.start()
     house = House(store, engine, template, gateway)
     visits: dict[str, Visit] = {}

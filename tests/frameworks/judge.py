@@ -1,4 +1,5 @@
-"""What is wrong with a conversation: the record, the tool-call ids, and the client's view of it, held against the case. Pure."""
+"""What is wrong with a conversation: the record, the tool-call ids, and the client's view of it, held against the case.
+Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ TAIL = 300
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What should not be so, each one line or a small diff: of the record's ``tokens``, of the ``ids`` of tool calls, and of the client's ``view`` (what it was
-    refused, the arguments its tools got, the final answer).
+    """What should not be so, each one line or a small diff: of the record's ``tokens``, of the ``ids`` of tool calls,
+    and of the client's ``view`` (what it was refused, the arguments its tools got, the final answer).
 
     ``outcome`` says in a few words what became of the conversation.
     """
@@ -36,8 +37,8 @@ class Verdict:
 
 
 def judge(case: Case, wire: str, record: dict[str, Any], view: dict[str, Any]) -> Verdict:
-    """``wire`` is the API that the program is said to speak, ``record`` the house's report of the attempt, and ``view`` the program's: ``answer`` or
-    ``error``, and ``seen``, the tools that were run."""
+    """``wire`` is the API that the program is said to speak, ``record`` the house's report of the attempt, and ``view``
+    the program's: ``answer`` or ``error``, and ``seen``, the tools that were run."""
     calls = [call for call in record["calls"] if call["status"] != "refused"]
     refused = [f"refused: {call['error']}" for call in record["calls"] if call["status"] == "refused"]
     seen = list(dict.fromkeys(refused))
@@ -65,7 +66,8 @@ def said(view: dict[str, Any]) -> str:
 
 
 def off_the_path(case: Case, calls: list[dict[str, Any]], leaves: int) -> list[str]:
-    """One path: the first call is its root, each later one goes on from the one before with all that was prompted and sampled."""
+    """One path: the first call is its root, each later one goes on from the one before with all that was prompted and
+    sampled."""
     problems: list[str] = []
     if len(calls) != len(case.turns):
         problems.append(f"{len(calls)} calls instead of {len(case.turns)}")
@@ -75,7 +77,9 @@ def off_the_path(case: Case, calls: list[dict[str, Any]], leaves: int) -> list[s
             problems.append(f"call {i} is {call['branch']}, not {wanted}")
     for i, (before, after) in enumerate(pairwise(calls), 1):
         if not begins(after["prompt"], before["whole"]):
-            problems.append(f"call {i}'s prompt does not begin with call {i - 1}'s prompt and sample:\n{diff(before, after)}")
+            problems.append(
+                f"call {i}'s prompt does not begin with call {i - 1}'s prompt and sample:\n{diff(before, after)}"
+            )
     if leaves != 1:
         problems.append(f"the tree has {leaves} leaves")
     return problems
@@ -105,7 +109,9 @@ def diff(before: dict[str, Any], after: dict[str, Any]) -> str:
 def readable(token_ids: list[int]) -> str:
     """Bytes as text, control tokens as the template writes them."""
     names = {1: b"<|im_start|>", 2: b"<|im_end|>"}
-    return json.dumps(b"".join(names.get(i) or bytes([i - 3]) for i in token_ids).decode("utf-8", "replace"), ensure_ascii=False)
+    return json.dumps(
+        b"".join(names.get(i) or bytes([i - 3]) for i in token_ids).decode("utf-8", "replace"), ensure_ascii=False
+    )
 
 
 # --------------------------------------------------------------------------- ids and the client's view
@@ -137,7 +143,13 @@ def wrong_view(case: Case, view: dict[str, Any]) -> list[str]:
 def fate(case: Case, calls: list[dict[str, Any]], view: dict[str, Any]) -> str:
     """What the framework did about a call that no tool can be run for."""
     asked_on = len(calls) > 1
-    how = "" if not asked_on else "goes on" if all(call["branch"] == "continued" for call in calls[1:]) else "goes on, changed"
+    how = (
+        ""
+        if not asked_on
+        else "goes on"
+        if all(call["branch"] == "continued" for call in calls[1:])
+        else "goes on, changed"
+    )
     if "error" in view:
         kind = view["error"].split(":", 1)[0]
         return f"{how}, then raises {kind}" if asked_on else f"raises {kind}"

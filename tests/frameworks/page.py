@@ -1,4 +1,5 @@
-"""docs/frameworks.md, made of what was measured (results.json beside this file) and what the catalog says. Pure but for reading and writing."""
+"""docs/frameworks.md, made of what was measured (results.json beside this file) and what the catalog says. Pure but for
+reading and writing."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ RESULTS = Path(__file__).parent / "results.json"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "frameworks.md"
 
 Results = dict[str, dict[str, Any]]
-"""By framework: `version`, and `setups` (by agent, by `CASE.json` or `CASE.stream`: outcome and problems) or `absent`, the reason why it was not run."""
+"""By framework: `version`, and `setups` (by agent, by `CASE.json` or `CASE.stream`: outcome and problems) or `absent`,
+the reason why it was not run."""
 
 HEAD = """\
 # Frameworks
@@ -90,7 +92,9 @@ def row(framework: Framework, setup: Setup, entry: Mapping[str, Any]) -> str:
     whole = {name: each for name, each in found.items() if name.rsplit(".", 1)[0] not in BROKEN}
     counts = [f"{sum(kind not in each for each in whole.values())} of {len(whole)}" for kind in ("tools", "tokens")]
     ways = "always" if setup.streams == (True,) else "both" if True in setup.streams else "no"
-    return cells(framework.name, entry["version"], setup.wire, ways, *counts, setup.sets, "; ".join(limits(setup, found)))
+    return cells(
+        framework.name, entry["version"], setup.wire, ways, *counts, setup.sets, "; ".join(limits(setup, found))
+    )
 
 
 def limits(setup: Setup, found: Mapping[str, Any]) -> list[str]:
@@ -100,7 +104,12 @@ def limits(setup: Setup, found: Mapping[str, Any]) -> list[str]:
         if "tokens" in each or "tools" in each:
             told.append(setup.why(case, way == "stream") or f"**fails**: {case} ({way})")
     for case, what in BROKEN.items():
-        outcomes = {way: each["outcome"] for name, each in found.items() for named, way in [name.rsplit(".", 1)] if named == case}
+        outcomes = {
+            way: each["outcome"]
+            for name, each in found.items()
+            for named, way in [name.rsplit(".", 1)]
+            if named == case
+        }
         if len(set(outcomes.values())) == 1:
             told.append(f"{what}: {next(iter(outcomes.values()))}")
         else:

@@ -12,10 +12,11 @@ import pytest
 from aiohttp import web
 from openai import AsyncOpenAI
 
-from agentlightning.config import EvaluationConfig, GatewayConfig, SamplingConfig
-from agentlightning.gateway import AgentEndpoint, AttemptUsage, Gateway, Policy
+from agentlightning.agent.resources import LLM
+from agentlightning.gateway import AgentEndpoint, Gateway, Served
 from agentlightning.gateway.session import Session
-from agentlightning.resources import LLM
+from agentlightning.records.usage import AttemptUsage
+from agentlightning.settings.fields import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.store import open_store
 from agentlightning.store.base import Store
 from agentlightning.templates.base import Template
@@ -63,7 +64,9 @@ class Visit:
     async def ask(self, messages: list[dict[str, Any]] | str, **options: Any) -> Any:
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
-        return await self.client.chat.completions.create(model=options.pop("model", "gpt-x"), messages=messages, **options)
+        return await self.client.chat.completions.create(
+            model=options.pop("model", "gpt-x"), messages=messages, **options
+        )
 
     async def calls(self) -> list[Call]:
         return await self.house.store.calls(self.attempt.id)
@@ -91,7 +94,12 @@ class House:
         self._visits: list[Visit] = []
 
     async def open(
-        self, *, sampling: SamplingConfig | EvaluationConfig | None = None, mode: Mode = Mode.TRAIN, seed: int = 7, **more: Any
+        self,
+        *,
+        sampling: SamplingConfig | EvaluationConfig | None = None,
+        mode: Mode = Mode.TRAIN,
+        seed: int = 7,
+        **more: Any,
     ) -> Visit:
         self._count += 1
         rollout = Rollout(f"run-{mode}0-0-{self._count}", "run", {"q": 1}, mode, 0, "0", self._count, seed, 1)
@@ -113,7 +121,8 @@ Build = Callable[..., Awaitable[House]]
 
 @pytest.fixture
 async def build(tmp_path: Path) -> AsyncIterator[Build]:
-    """Makes a House: ``await build(script=[...], template=..., config=GatewayConfig(...), store=wrap, deterministic=...)``."""
+    """Makes a House: ``await build(script=[...], template=..., config=GatewayConfig(...), store=wrap,
+    deterministic=...)``."""
     store: Store = open_store(f"sqlite:///{tmp_path / 'record.db'}")
     await store.create_run(RunRecord("run", "run", str(tmp_path), RunStatus.RUNNING, {}, 0.0))
     houses: list[House] = []
@@ -124,7 +133,7 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
         config: GatewayConfig | None = None,
         wrap: Callable[[Store], Store] = lambda store: store,
         deterministic: bool = False,
-        policies: dict[str, Policy] | None = None,
+        policies: dict[str, Served] | None = None,
         external: dict[str, LLM] | None = None,
         **engine: Any,
     ) -> House:
@@ -133,7 +142,7 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
         used = wrap(store)
         gateway = Gateway(
             used,
-            policies or {"main": Policy("main", scripted, template)},
+            policies or {"main": Served("main", scripted, template)},
             config or GatewayConfig(orphan_grace=60, drain=10),
             deterministic=deterministic,
             external=external or {},

@@ -1,8 +1,9 @@
-"""Random agents' conversations, what clients do to them on the way back, and an independent judge of what the trace tree made of it.
+"""Random agents' conversations, what clients do to them on the way back, and an independent judge of what the trace
+tree made of it.
 
-A history is kept as Chat Completions JSON, as a client holds it; each turn it is damaged, parsed by the wire and planned by a tree. The judge shares no code with
-either: it compares JSON with JSON, and tokens with what transformers' own `apply_chat_template` makes of the client's history in which each spliced turn
-stands as it was sampled.
+A history is kept as Chat Completions JSON, as a client holds it; each turn it is damaged, parsed by the wire and
+planned by a tree. The judge shares no code with either: it compares JSON with JSON, and tokens with what transformers'
+own `apply_chat_template` makes of the client's history in which each spliced turn stands as it was sampled.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning.engines.base import Sample
-from agentlightning.gateway.past import AttemptPast
-from agentlightning.gateway.tree import Leaf, Plan, TraceTree
+from agentlightning.gateway.kept_replies import AttemptPast
+from agentlightning.gateway.tree import Leaf, Placement, TraceTree
 from agentlightning.gateway.wires import CHAT
 from agentlightning.gateway.wires.base import Target, WireRequest
 from agentlightning.types import FinishReason, Message, Segment, ToolCall
@@ -197,7 +198,11 @@ def _compacted(rng: random.Random, history: list[Json]) -> list[Json]:
 
 
 def _clock(rng: random.Random, history: list[Json]) -> list[Json]:
-    return [{**history[0], "content": f"It is {rng.random()}."}, *history[1:]] if history[0]["role"] == "system" else history
+    return (
+        [{**history[0], "content": f"It is {rng.random()}."}, *history[1:]]
+        if history[0]["role"] == "system"
+        else history
+    )
 
 
 def _replayed(rng: random.Random, history: list[Json]) -> list[Json]:
@@ -235,14 +240,16 @@ DAMAGE: dict[str, Damage] = {
     "argument edited": _one(_edited_argument, lambda message: message.get("tool_calls")),
     "text edited": _one(_edited_text),
     "calls dropped": _one(
-        lambda _, message: message.pop("tool_calls"), lambda message: message.get("tool_calls") and message.get("content")
+        lambda _, message: message.pop("tool_calls"),
+        lambda message: message.get("tool_calls") and message.get("content"),
     ),
     "a tool less": lambda rng, history: history,
     "best of three": lambda rng, history: history,
     "asked again": lambda rng, history: history,
 }
-"""What clients do to the history that they send back, by name. The last three are the request's: another list of tools, several samples of which the client goes
-on with one, and the same request once more, as after a reply that was lost; the client goes on with either reply."""
+"""What clients do to the history that they send back, by name. The last three are the request's: another list of tools,
+several samples of which the client goes on with one, and the same request once more, as after a reply that was lost;
+the client goes on with either reply."""
 
 HARMLESS = frozenset(
     (
@@ -269,8 +276,8 @@ HARMLESS = frozenset(
 
 @dataclass
 class Turn:
-    """What one request came to. ``wrong`` says why a splice is no true one; None where it is, or where nothing was spliced. ``again``: it is the last request
-    once more."""
+    """What one request came to. ``wrong`` says why a splice is no true one; None where it is, or where nothing was
+    spliced. ``again``: it is the last request once more."""
 
     damage: str
     branch: str
@@ -302,7 +309,11 @@ class Talk:
             for _ in range(self.rng.randint(1, 3))
         }
         return self.rng.choice(
-            [json.dumps(value), json.dumps(value, ensure_ascii=False), json.dumps(value, separators=(" ,", ":"), ensure_ascii=False)]
+            [
+                json.dumps(value),
+                json.dumps(value, ensure_ascii=False),
+                json.dumps(value, separators=(" ,", ":"), ensure_ascii=False),
+            ]
         )
 
     def says(self) -> str:
@@ -326,11 +337,14 @@ class Talk:
     def listed(self) -> list[Json]:
         """The tools as the API has them."""
         return [
-            {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}}
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
+            }
             for tool in ((CALC, CLOCK) if self.both else (CALC,))
         ]
 
-    def ask(self, history: list[Json], samples: int = 1) -> tuple[Plan, Json]:
+    def ask(self, history: list[Json], samples: int = 1) -> tuple[Placement, Json]:
         """Plans, samples and records a call. Returns the plan and a reply as the client holds it."""
         template, request = template_of(self.family), self.request(history)
         plan = self.tree.plan(request.messages, request.tools, "main", template)
@@ -366,7 +380,11 @@ class Talk:
             for again in (False, True) if name == "asked again" else (False,):
                 plan, reply = self.ask(sent, 3 if name == "best of three" else 1)
                 replies.append(reply)
-                played.append(Turn(name, plan.branch, len(plan.parent.path()) if plan.parent else 0, self.judge(plan, sent), again))
+                played.append(
+                    Turn(
+                        name, plan.branch, len(plan.parent.path()) if plan.parent else 0, self.judge(plan, sent), again
+                    )
+                )
             reply = self.rng.choice(replies)
             if name == "sub-agent":  # what another agent is asked for is no part of the first one's conversation
                 continue
@@ -378,19 +396,28 @@ class Talk:
         return played
 
     # ----------------------------------------------------------------- the judge
-    def judge(self, plan: Plan, sent: list[Json]) -> str | None:
+    def judge(self, plan: Placement, sent: list[Json]) -> str | None:
         """Why the prompt is not what the client sent, None where it is."""
         leaf: Leaf | None = plan.parent
         path = leaf.path() if leaf else []
         kept = [message for step in path for message in (*step.given, step.message)]
         sent = _results_as_called(_whole_turns(json.loads(json.dumps(sent)), kept))
         for i, (theirs, ours) in enumerate(zip(sent, kept, strict=False)):
-            calls = [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in theirs.get("tool_calls") or ()]
+            calls = [
+                (call["function"]["name"], json.loads(call["function"]["arguments"]))
+                for call in theirs.get("tool_calls") or ()
+            ]
             says = theirs["role"], _said(theirs), calls
-            if says != (ours.role, ours.content.strip(), [(call.name, json.loads(call.arguments)) for call in ours.tool_calls]):
+            if says != (
+                ours.role,
+                ours.content.strip(),
+                [(call.name, json.loads(call.arguments)) for call in ours.tool_calls],
+            ):
                 return f"message {i} is {says}, the spliced path's {ours}"
             for call, recorded in zip(theirs.get("tool_calls") or (), ours.tool_calls, strict=True):
-                call["function"]["arguments"] = recorded.arguments  # the same value, in the order of keys that it had first
+                call["function"]["arguments"] = (
+                    recorded.arguments
+                )  # the same value, in the order of keys that it had first
         standing = json.loads(json.dumps(sent))
         for step in path:
             standing[step.position] = {"role": "assistant", "content": self.raw[id(step)]}
@@ -409,9 +436,14 @@ class Talk:
             if calls and message["content"] and self.family == "llama3":
                 # Its template would drop the text beside a call; ours does not.
                 written = [
-                    ToolCall("", call["function"]["name"], json.dumps(call["function"]["arguments"], ensure_ascii=False)) for call in calls
+                    ToolCall(
+                        "", call["function"]["name"], json.dumps(call["function"]["arguments"], ensure_ascii=False)
+                    )
+                    for call in calls
                 ]
-                message["content"] = FAMILIES[self.family].writes(Message("assistant", message["content"], tuple(written)))
+                message["content"] = FAMILIES[self.family].writes(
+                    Message("assistant", message["content"], tuple(written))
+                )
             elif calls:
                 message["tool_calls"] = calls
         text = tokenizer_of(self.family).apply_chat_template(
@@ -436,7 +468,8 @@ def _whole_turns(history: list[Json], kept: list[Message]) -> list[Json]:
 
 
 def _results_as_called(history: list[Json]) -> list[Json]:
-    """The history with the results of a turn's calls in the order of the calls: a client may send them in any. One under another id stays where it is."""
+    """The history with the results of a turn's calls in the order of the calls: a client may send them in any. One
+    under another id stays where it is."""
     out = list(history)
     for at, message in enumerate(history):
         ids = [call["id"] for call in message.get("tool_calls") or ()]

@@ -1,4 +1,5 @@
-"""Requests of every wire, and ways to spoil them: their structure (keys, items, types, places), and then their bytes."""
+"""Requests of every wire, and ways to spoil them: their structure (keys, items, types, places), and then their
+bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ class Seed:
         return Target(self.method, path, dict(pair.split("=") for pair in query.split("&")) if query else {})
 
 
-SCHEMA = {"type": "object", "properties": {"PLACE": {"type": "string", "description": "PLACE", "enum": ["PLACE"]}}, "required": ["PLACE"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"PLACE": {"type": "string", "description": "PLACE", "enum": ["PLACE"]}},
+    "required": ["PLACE"],
+}
 ARGUMENTS = '{"PLACE": "PLACE"}'
 FUNCTION = {"name": "f", "description": "PLACE", "parameters": SCHEMA}
 SETTINGS = {"temperature": 0.5, "top_p": 0.9, "stream": False, "metadata": {"a": "b"}}
@@ -46,12 +51,15 @@ OPENAI = {**SETTINGS, "model": "m", "seed": 5, "top_k": 3, "stop": ["zz"], "user
 CHAT = Seed(
     "chat/completions",
     {
-        **OPENAI, "max_tokens": 40, "logprobs": True, "tools": [{"type": "function", "function": FUNCTION}], "tool_choice": "auto",
-        "response_format": {"type": "text"}, "stream_options": {"include_usage": True}, "parallel_tool_calls": True, "return_token_ids": True,
+        **OPENAI, "max_tokens": 40, "logprobs": True, "tools": [{"type": "function", "function": FUNCTION}],
+        "tool_choice": "auto",
+        "response_format": {"type": "text"}, "stream_options": {"include_usage": True}, "parallel_tool_calls": True,
+        "return_token_ids": True,
         "messages": [
             {"role": "system", "content": "PLACE"},
             {"role": "user", "content": [{"type": "text", "text": "PLACE"}], "name": "PLACE"},
-            {"role": "assistant", "content": None, "reasoning_content": "PLACE", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": ARGUMENTS}}]},
+            {"role": "assistant", "content": None, "reasoning_content": "PLACE", "tool_calls": [{"id": "c1",
+            "type": "function", "function": {"name": "f", "arguments": ARGUMENTS}}]},
             {"role": "tool", "tool_call_id": "c1", "content": "PLACE", "name": "f"},
             {"role": "assistant", "content": "PLACE", "refusal": None},
             {"role": "user", "content": "PLACE"},
@@ -61,14 +69,19 @@ CHAT = Seed(
 RESPONSES = Seed(
     "responses",
     {
-        **{name: value for name, value in OPENAI.items() if name != "n"}, "max_output_tokens": 40, "instructions": "PLACE", "tools": [{"type": "function", **FUNCTION}], "tool_choice": "auto", "store": True,
-        "text": {"format": {"type": "text"}}, "include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low"}, "truncation": "disabled", "previous_response_id": None,
+        **{name: value for name, value in OPENAI.items() if name != "n"}, "max_output_tokens": 40,
+        "instructions": "PLACE", "tools": [{"type": "function", **FUNCTION}], "tool_choice": "auto", "store": True,
+        "text": {"format": {"type": "text"}}, "include": ["reasoning.encrypted_content"],
+        "reasoning": {"effort": "low"}, "truncation": "disabled", "previous_response_id": None,
         "input": [
             {"role": "user", "content": [{"type": "input_text", "text": "PLACE"}]},
-            {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "PLACE"}], "encrypted_content": None},
-            {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": ARGUMENTS, "status": "completed"},
+            {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "PLACE"}],
+            "encrypted_content": None},
+            {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": ARGUMENTS,
+            "status": "completed"},
             {"type": "function_call_output", "call_id": "c1", "output": "PLACE"},
-            {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [{"type": "output_text", "text": "PLACE", "annotations": []}]},
+            {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+            "content": [{"type": "output_text", "text": "PLACE", "annotations": []}]},
             {"type": "message", "role": "user", "content": "PLACE"},
         ],
     },
@@ -76,32 +89,45 @@ RESPONSES = Seed(
 MESSAGES = Seed(
     "messages",
     {
-        "model": "m", "max_tokens": 40, "system": [{"type": "text", "text": "PLACE", "cache_control": {"type": "ephemeral"}}], "stop_sequences": ["zz"], "temperature": 0.5, "top_p": 0.9, "top_k": 3, "stream": False,
-        "tools": [{"name": "f", "description": "PLACE", "input_schema": SCHEMA}], "tool_choice": {"type": "auto"}, "thinking": {"type": "enabled", "budget_tokens": 1024}, "metadata": {"user_id": "u"},
+        "model": "m", "max_tokens": 40, "system": [{"type": "text", "text": "PLACE",
+        "cache_control": {"type": "ephemeral"}}], "stop_sequences": ["zz"], "temperature": 0.5, "top_p": 0.9,
+        "top_k": 3, "stream": False,
+        "tools": [{"name": "f", "description": "PLACE", "input_schema": SCHEMA}], "tool_choice": {"type": "auto"},
+        "thinking": {"type": "enabled", "budget_tokens": 1024}, "metadata": {"user_id": "u"},
         "messages": [
             {"role": "user", "content": "PLACE"},
-            {"role": "assistant", "content": [{"type": "thinking", "thinking": "PLACE", "signature": "s"}, {"type": "text", "text": "PLACE"}, {"type": "tool_use", "id": "c1", "name": "f", "input": {"PLACE": "PLACE"}}]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "PLACE"}], "is_error": False}, {"type": "text", "text": "PLACE"}]},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "PLACE", "signature": "s"},
+            {"type": "text", "text": "PLACE"}, {"type": "tool_use", "id": "c1", "name": "f",
+            "input": {"PLACE": "PLACE"}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text",
+            "text": "PLACE"}], "is_error": False}, {"type": "text", "text": "PLACE"}]},
         ],
     },
 )  # fmt: skip
 GEMINI = Seed(
     "models/m:generateContent",
     {
-        "systemInstruction": {"parts": [{"text": "PLACE"}]}, "tools": [{"functionDeclarations": [{**FUNCTION, "parameters": {**SCHEMA, "type": "OBJECT", "nullable": True}}]}],
-        "toolConfig": {"functionCallingConfig": {"mode": "AUTO", "allowedFunctionNames": []}}, "safetySettings": [{"category": "c", "threshold": "t"}],
+        "systemInstruction": {"parts": [{"text": "PLACE"}]}, "tools": [{"functionDeclarations": [{**FUNCTION,
+        "parameters": {**SCHEMA, "type": "OBJECT", "nullable": True}}]}],
+        "toolConfig": {"functionCallingConfig": {"mode": "AUTO", "allowedFunctionNames": []}},
+        "safetySettings": [{"category": "c", "threshold": "t"}],
         "generationConfig": {
-            "temperature": 0.5, "topP": 0.9, "topK": 3, "maxOutputTokens": 40, "candidateCount": 2, "stopSequences": ["zz"], "seed": 5, "responseMimeType": "text/plain", "responseLogprobs": True,
+            "temperature": 0.5, "topP": 0.9, "topK": 3, "maxOutputTokens": 40, "candidateCount": 2,
+            "stopSequences": ["zz"], "seed": 5, "responseMimeType": "text/plain", "responseLogprobs": True,
             "thinkingConfig": {"includeThoughts": True, "thinkingBudget": 5}, "presencePenalty": 0,
         },
         "contents": [
             {"role": "user", "parts": [{"text": "PLACE"}]},
-            {"role": "model", "parts": [{"text": "PLACE", "thought": True}, {"text": "PLACE"}, {"functionCall": {"id": "c1", "name": "f", "args": {"PLACE": "PLACE"}}, "thoughtSignature": "YWdsLzEgaG0="}]},
-            {"role": "user", "parts": [{"functionResponse": {"id": "c1", "name": "f", "response": {"PLACE": "PLACE"}}}, {"text": "PLACE"}]},
+            {"role": "model", "parts": [{"text": "PLACE", "thought": True}, {"text": "PLACE"},
+            {"functionCall": {"id": "c1", "name": "f", "args": {"PLACE": "PLACE"}},
+            "thoughtSignature": "YWdsLzEgaG0="}]},
+            {"role": "user", "parts": [{"functionResponse": {"id": "c1", "name": "f", "response": {"PLACE": "PLACE"}}},
+            {"text": "PLACE"}]},
         ],
     },
 )  # fmt: skip
-COMPLETIONS = Seed("completions", {**OPENAI, "max_tokens": 40, "prompt": "PLACE", "echo": False, "logprobs": 1, "stream_options": {"include_usage": True}, "return_token_ids": True})  # fmt: skip
+COMPLETIONS = Seed("completions", {**OPENAI, "max_tokens": 40, "prompt": "PLACE", "echo": False, "logprobs": 1,
+"stream_options": {"include_usage": True}, "return_token_ids": True})  # fmt: skip
 
 
 def streamed(seed: Seed) -> Seed:
@@ -113,7 +139,8 @@ OURS = (
     streamed(CHAT),
     RESPONSES,
     streamed(RESPONSES),
-    Seed("responses", {"model": "m", "previous_response_id": THEIRS, "input": [{"type": "item_reference", "id": THEIRS}, {"role": "user", "content": "PLACE"}]}),
+    Seed("responses", {"model": "m", "previous_response_id": THEIRS, "input": [{"type": "item_reference", "id": THEIRS},
+    {"role": "user", "content": "PLACE"}]}),
     Seed("responses", {"model": "m", "conversation": {"id": THEIRS}, "input": "PLACE"}),
     Seed("responses/input_tokens", RESPONSES.body),
     Seed(f"responses/{THEIRS}", {}, "GET"),
@@ -158,13 +185,17 @@ def owner(seed: Seed) -> str | None:
 
 
 ODD_TEXTS = (
-    "", "a\0b", "\ud800", "x\udfff", "<|im_end|>\n<|im_start|>system\n", "</s>", "\u2028\u0085\r\n", "\ufeff", "x" * 5000, "[]", "{}", "null", '{"a": ', "-1", "NaN",
-    "data: [DONE]\n\n", "../..", "user", "assistant", "model", "tool", "function", "text", "auto", "required", "json_object", "c1", "YWdsLzEg//8=", THEIRS, "DEEP60", "DEEP70", "DEEP300", "DEEP1100",
+    "", "a\0b", "\ud800", "x\udfff", "<|im_end|>\n<|im_start|>system\n", "</s>", "\u2028\u0085\r\n", "\ufeff",
+    "x" * 5000, "[]", "{}", "null", '{"a": ', "-1", "NaN",
+    "data: [DONE]\n\n", "../..", "user", "assistant", "model", "tool", "function", "text", "auto", "required",
+    "json_object", "c1", "YWdsLzEg//8=", THEIRS, "DEEP60", "DEEP70", "DEEP300", "DEEP1100",
 )  # fmt: skip
-ODD_NUMBERS = (0, -1, 1, 2, 129, 2**31, 2**53 + 1, 2**63, -(2**63) - 1, 2**64, 10**400, 1e308, -0.0, 1.5, 1e-320, float("nan"), float("inf"), float("-inf"))  # fmt: skip
+ODD_NUMBERS = (0, -1, 1, 2, 129, 2**31, 2**53 + 1, 2**63, -(2**63) - 1, 2**64, 10**400, 1e308, -0.0, 1.5, 1e-320,
+float("nan"), float("inf"), float("-inf"))  # fmt: skip
 JUNK = st.recursive(
     st.none() | st.booleans() | st.sampled_from(ODD_TEXTS) | st.sampled_from(ODD_NUMBERS) | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "text", "id", "name", "content", "parts", "function", "arguments", "input", "args"]), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "text", "id", "name",
+    "content", "parts", "function", "arguments", "input", "args"]), inner, max_size=3),
     max_leaves=5,
 )  # fmt: skip
 
@@ -179,7 +210,9 @@ def names_of(value: Any) -> Iterator[str]:
             yield from names_of(inner)
 
 
-NAMES = sorted({name for seed in OURS for name in names_of(seed.body)} | {"functions", "logit_bias", "audio", "function_call", "cachedContent", "cached_content", "best_of", "suffix", "background", "prompt", "", "\ud800", "a\0b"})  # fmt: skip
+NAMES = sorted({name for seed in OURS for name in names_of(seed.body)} | {"functions", "logit_bias", "audio",
+"function_call", "cachedContent", "cached_content", "best_of", "suffix", "background", "prompt", "", "\ud800",
+"a\0b"})  # fmt: skip
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -290,5 +323,7 @@ def as_it_is(data: bytes, where: int, junk: bytes) -> bytes:
 
 
 Damage = tuple[Callable[[bytes, int, bytes], bytes], int, bytes]
-CHANGED = st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 10**4), st.integers(0, 10**4), st.sampled_from(NAMES), JUNK), min_size=1, max_size=4)  # fmt: skip
-DAMAGED = st.tuples(st.sampled_from((as_it_is,) * 6 + (cut, spoil, spell_twice)), st.integers(0, 10**4), st.sampled_from([b"\xff", b"\xed\xa0\x80", b"\0", b'"', b"\\", b"{", b"\xef\xbb\xbf"]))  # fmt: skip
+CHANGED = st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 10**4), st.integers(0, 10**4),
+st.sampled_from(NAMES), JUNK), min_size=1, max_size=4)  # fmt: skip
+DAMAGED = st.tuples(st.sampled_from((as_it_is,) * 6 + (cut, spoil, spell_twice)), st.integers(0, 10**4),
+st.sampled_from([b"\xff", b"\xed\xa0\x80", b"\0", b'"', b"\\", b"{", b"\xef\xbb\xbf"]))  # fmt: skip

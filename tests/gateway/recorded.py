@@ -1,5 +1,5 @@
-"""Requests that agent frameworks really sent, and what the recorded endpoint answered: distilled ones (tests/fixtures/wire, made by scripts/distil_wire.py),
-and the full recordings where they lie beside the repository."""
+"""Requests that agent frameworks really sent, and what the recorded endpoint answered: distilled ones
+(tests/fixtures/wire, made by scripts/distil_wire.py), and the full recordings where they lie beside the repository."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ DISTILLED = Path(__file__).resolve().parents[1] / "fixtures" / "wire"
 RECORDED = Path(__file__).resolve().parents[3] / "shared" / "facts" / "wire"
 
 Recording = dict[str, Any]
-"""``framework``, ``mode``, ``scenario``, ``version``, ``requests`` ({method, path, query, body}) and ``replies`` ({status, json})."""
+"""``framework``, ``mode``, ``scenario``, ``version``, ``requests`` ({method, path, query, body}) and ``replies``
+({status, json})."""
 
 
 @cache

@@ -1,9 +1,11 @@
-"""Recordings of agent frameworks played once more, on every wire, streamed or not, exactly as their clients sent them; and an independent judge of it.
+"""Recordings of agent frameworks played once more, on every wire, streamed or not, exactly as their clients sent them;
+and an independent judge of it.
 
-The gateway says what the recorded endpoint said. Each reply has to be one that the client's own types accept, event by event, and to say the same.
-Each request is then judged by a plain comparison of what the client sent, which shares no code with the trace tree: it *extends* an earlier call where its
-history begins with that call's whole history and reply (equal roles, stripped text, tool names and argument values) under the same tools. Then its prompt has to
-begin with all of that call's tokens; where it does not extend one, the judge says what was changed, and it has to be a branch.
+The gateway says what the recorded endpoint said. Each reply has to be one that the client's own types accept, event by
+event, and to say the same. Each request is then judged by a plain comparison of what the client sent, which shares no
+code with the trace tree: it *extends* an earlier call where its history begins with that call's whole history and reply
+(equal roles, stripped text, tool names and argument values) under the same tools. Then its prompt has to begin with all
+of that call's tokens; where it does not extend one, the judge says what was changed, and it has to be a branch.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from openai.types import ErrorObject, chat, responses
 from openai.types.responses.response_stream_event import ResponseStreamEvent
 from pydantic import TypeAdapter, ValidationError
 
-from agentlightning.config import SamplingConfig
 from agentlightning.engines.grammar import Grammars
+from agentlightning.settings.fields import SamplingConfig
 from tests.gateway.conftest import House, Paths, Visit, until
 from tests.gateway.recorded import Recording
 from tests.gateway.scripted import ScriptedEngine
@@ -34,7 +36,16 @@ from tests.tiny import tiny_tokenizer
 Json = dict[str, Any]
 
 UNSENT = frozenset(
-    ("accept-encoding", "authorization", "connection", "content-length", "content-type", "host", "x-api-key", "x-goog-api-key")
+    (
+        "accept-encoding",
+        "authorization",
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "x-api-key",
+        "x-goog-api-key",
+    )
 )
 """Recorded headers that are the connection's or the key's, not the client's."""
 
@@ -79,13 +90,19 @@ class Turn:
     calls: list[tuple[str, Any]] = field(default_factory=list)
 
     def key(self) -> str:
-        return json.dumps([{"developer": "system"}.get(self.role, self.role), self.text.strip(), self.calls], sort_keys=True)
+        return json.dumps(
+            [{"developer": "system"}.get(self.role, self.role), self.text.strip(), self.calls], sort_keys=True
+        )
 
 
 def spoken(text: str, calls: Iterable[tuple[str, str]], reasoning: str | None = None) -> str:
     """What the model has to sample for a reply."""
     said = f"<think>{reasoning}</think>" if reasoning else ""
-    return said + text + "".join(f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>' for name, arguments in calls)
+    return (
+        said
+        + text
+        + "".join(f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>' for name, arguments in calls)
+    )
 
 
 def accepted(kind: Any, data: Any) -> None:
@@ -123,7 +140,8 @@ class Reader(Protocol):
         ...
 
     def read(self, body: Json, path: str, text: str) -> Json:
-        """The reply in its whole form, put together where it was streamed. Raises ValidationError or ValueError where the client would not take it."""
+        """The reply in its whole form, put together where it was streamed. Raises ValidationError or ValueError where
+        the client would not take it."""
         ...
 
     def turn(self, reply: Json) -> Turn: ...
@@ -149,7 +167,10 @@ class Chat:
         return [
             spoken(
                 choice["message"].get("content") or "",
-                [(call["function"]["name"], call["function"]["arguments"]) for call in choice["message"].get("tool_calls") or ()],
+                [
+                    (call["function"]["name"], call["function"]["arguments"])
+                    for call in choice["message"].get("tool_calls") or ()
+                ],
                 choice["message"].get("reasoning_content"),
             )
             for choice in reply["choices"]
@@ -176,7 +197,9 @@ class Chat:
                 if delta.get("content"):
                     message["content"] = (message["content"] or "") + delta["content"]
                 for part in delta.get("tool_calls") or ():
-                    call = calls.setdefault(part["index"], {"id": part.get("id"), "function": {"name": "", "arguments": ""}})
+                    call = calls.setdefault(
+                        part["index"], {"id": part.get("id"), "function": {"name": "", "arguments": ""}}
+                    )
                     call["function"]["name"] += part["function"].get("name") or ""
                     call["function"]["arguments"] += part["function"].get("arguments") or ""
         message["tool_calls"] = [calls[i] for i in sorted(calls)]
@@ -195,7 +218,10 @@ class Chat:
         accepted(ErrorObject, data["error"])
 
     def _plain(self, message: Json) -> Turn:
-        calls = [(call["function"]["name"], value_of(call["function"]["arguments"])) for call in message.get("tool_calls") or ()]
+        calls = [
+            (call["function"]["name"], value_of(call["function"]["arguments"]))
+            for call in message.get("tool_calls") or ()
+        ]
         return Turn(message["role"], text_of(message.get("content")), calls)
 
 
@@ -214,7 +240,11 @@ class Responses:
             if item["type"] == "function_call":
                 said += spoken("", [(item["name"], item["arguments"])])
             else:
-                said += spoken("", [], item["content"][0]["text"]) if item["type"] == "reasoning" else item["content"][0]["text"]
+                said += (
+                    spoken("", [], item["content"][0]["text"])
+                    if item["type"] == "reasoning"
+                    else item["content"][0]["text"]
+                )
         return [said]
 
     def read(self, body: Json, path: str, text: str) -> Json:
@@ -237,7 +267,9 @@ class Responses:
 
     def ids(self, reply: Json) -> list[str]:
         kinds = ("reasoning", "message", "function_call")
-        items = sorted((item for item in reply["output"] if item["type"] in kinds), key=lambda item: kinds.index(item["type"]))
+        items = sorted(
+            (item for item in reply["output"] if item["type"] in kinds), key=lambda item: kinds.index(item["type"])
+        )
         return [reply["id"], *(item[name] for item in items for name in ("id", "call_id") if name in item)]
 
     def history(self, body: Json, known: Mapping[str, Any]) -> list[Turn]:
@@ -255,7 +287,13 @@ class Responses:
             item = known[item["id"]] if item.get("type") == "item_reference" else item
             kind = item.get("type", "message")
             role = "tool" if kind == "function_call_output" else item.get("role", "assistant")
-            text = text_of(item.get("content")) if kind == "message" else text_of(item.get("output")) if role == "tool" else ""
+            text = (
+                text_of(item.get("content"))
+                if kind == "message"
+                else text_of(item.get("output"))
+                if role == "tool"
+                else ""
+            )
             calls = [(item["name"], value_of(item["arguments"]))] if kind == "function_call" else []
             if role == "assistant" and turns and turns[-1].role == role:
                 turns[-1].text += text
@@ -305,7 +343,9 @@ class Messages:
                     name = delta["type"].removesuffix("_delta")
                     block[name] = (block.get(name) or "") + delta[name]
             elif last == "message_delta":
-                reply |= {key: value for key, value in event["delta"].items() if key in ("stop_reason", "stop_sequence")}
+                reply |= {
+                    key: value for key, value in event["delta"].items() if key in ("stop_reason", "stop_sequence")
+                }
         if last != "message_stop":
             raise ValueError("the stream has no end")
         for block in reply["content"]:
@@ -322,7 +362,10 @@ class Messages:
 
     def history(self, body: Json, known: Mapping[str, Any]) -> list[Turn]:
         system = [Turn("system", text_of(body["system"]))] if body.get("system") else []
-        return [*system, *(turn for message in body["messages"] for turn in self._plain(message["role"], message["content"]))]
+        return [
+            *system,
+            *(turn for message in body["messages"] for turn in self._plain(message["role"], message["content"])),
+        ]
 
     def error(self, data: Any) -> None:
         accepted(anthropic.ErrorResponse, data)
@@ -370,18 +413,32 @@ class Gemini:
     def history(self, body: Json, known: Mapping[str, Any]) -> list[Turn]:
         instruction = body.get("systemInstruction") or body.get("system_instruction")
         system = [Turn("system", text_of(instruction["parts"]))] if instruction else []
-        contents = [turn for content in body["contents"] for turn in self._plain(content.get("role", "user"), content["parts"])]
+        contents = [
+            turn for content in body["contents"] for turn in self._plain(content.get("role", "user"), content["parts"])
+        ]
         return [*system, *contents]
 
     def error(self, data: Any) -> None:
-        if not isinstance(data["error"]["code"], int) or not all(isinstance(data["error"][name], str) for name in ("message", "status")):
+        if not isinstance(data["error"]["code"], int) or not all(
+            isinstance(data["error"][name], str) for name in ("message", "status")
+        ):
             raise ValueError(f"no error of this API's: {data!r:.80}")
 
     def _plain(self, role: str, parts: list[Json]) -> list[Turn]:
-        results = [Turn("tool", json.dumps(part["functionResponse"]["response"])) for part in parts if "functionResponse" in part]
+        results = [
+            Turn("tool", json.dumps(part["functionResponse"]["response"]))
+            for part in parts
+            if "functionResponse" in part
+        ]
         text = "".join(part.get("text", "") for part in parts if not part.get("thought"))
-        calls = [(part["functionCall"]["name"], part["functionCall"].get("args") or {}) for part in parts if "functionCall" in part]
-        return results if results and not text else [*results, Turn("assistant" if role == "model" else role, text, calls)]
+        calls = [
+            (part["functionCall"]["name"], part["functionCall"].get("args") or {})
+            for part in parts
+            if "functionCall" in part
+        ]
+        return (
+            results if results and not text else [*results, Turn("assistant" if role == "model" else role, text, calls)]
+        )
 
 
 READERS: tuple[Reader, ...] = (Chat(), Responses(), Messages(), Gemini())
@@ -422,7 +479,9 @@ def why_not(asked: Asked, earlier: Sequence[Asked]) -> str:
     """What a client changed, in words, of the earlier call that it comes nearest to."""
 
     def agreement(before: Asked) -> int:
-        return next((i for i, (a, b) in enumerate(zip(asked.history, before.whole, strict=False)) if a != b), len(before.whole))
+        return next(
+            (i for i, (a, b) in enumerate(zip(asked.history, before.whole, strict=False)) if a != b), len(before.whole)
+        )
 
     named = [before for before in earlier if asked.refers_to(before)]
     if not named:
@@ -453,7 +512,8 @@ class Outcome:
 
     requests: int = 0
     answered: int = 0
-    """With status 200, a refusal by name or, to a repeat, the reply that was given already. Not those that their client left."""
+    """With status 200, a refusal by name or, to a repeat, the reply that was given already. Not those that their client
+    left."""
     accepted: int = 0
     """By the client's own types."""
     refused: Counter[str] = field(default_factory=Counter)
@@ -520,14 +580,19 @@ class Play:
         """The client hangs up while the model samples."""
         path, body, headers = self._request(request)
         self.outcome.left += 1
-        before, self.house.engine.hold = self.visit.session.usage.calls + self.visit.session.usage.repeats, asyncio.Event()
+        before, self.house.engine.hold = (
+            self.visit.session.usage.calls + self.visit.session.usage.repeats,
+            asyncio.Event(),
+        )
         asking = asyncio.create_task(self._post(client, path, body, headers))
         await until(lambda: self.visit.session.usage.calls + self.visit.session.usage.repeats > before)
         asking.cancel()
         await until(self.visit.orphans)
         self.house.engine.hold.set()
 
-    async def _post(self, client: aiohttp.ClientSession, path: str, body: Json, headers: Mapping[str, str]) -> tuple[int, str]:
+    async def _post(
+        self, client: aiohttp.ClientSession, path: str, body: Json, headers: Mapping[str, str]
+    ) -> tuple[int, str]:
         async with client.post(self.visit.endpoint.root_url + path, json=body, headers=headers) as response:
             return response.status, await response.text()
 
@@ -560,9 +625,13 @@ class Play:
         history = reader.history(body, self.known)
         if isinstance(reader, Responses):
             lead = 1 if body.get("instructions") else 0
-            self.known |= {item["id"]: item for item in reply["output"]} | {reply["id"]: [*history[lead:], reader.turn(reply)]}
+            self.known |= {item["id"]: item for item in reply["output"]} | {
+                reply["id"]: [*history[lead:], reader.turn(reply)]
+            }
         tools = json.dumps(body.get("tools"))
-        self.asked.append(Asked(reply["id"], [each.key() for each in history], turn, tools, reader.ids(reply), json.dumps(body)))
+        self.asked.append(
+            Asked(reply["id"], [each.key() for each in history], turn, tools, reader.ids(reply), json.dumps(body))
+        )
 
     def _name(self) -> str:
         recording = self.recording
@@ -575,14 +644,22 @@ class Play:
             call, earlier = calls[asked.call_id], self.asked[:i]
             extended = [before for before in earlier if asked.extends(before)]
             same = any(before.history == asked.history and before.tools == asked.tools for before in earlier)
-            name = f"{self.recording['framework']} {self.recording['mode']} {self.recording['scenario']}, call {call.index} ({call.branch})"
+            name = (
+                f"{self.recording['framework']} {self.recording['mode']} {self.recording['scenario']}, call "
+                f"{call.index} ({call.branch})"
+            )
             if extended:
                 self.outcome.extensions += 1
                 most = max(len(before.whole) for before in extended)
-                wholes = [paths.ids(calls[before.call_id].samples[0].node) for before in extended if len(before.whole) == most]
+                wholes = [
+                    paths.ids(calls[before.call_id].samples[0].node) for before in extended if len(before.whole) == most
+                ]
                 prompt = paths.ids(call.prompt_node)
                 # Where a longer call could be gone on from but for its tools, the label says so.
-                longer = any(len(before.whole) > most and asked.history[: len(before.whole)] == before.whole for before in earlier)
+                longer = any(
+                    len(before.whole) > most and asked.history[: len(before.whole)] == before.whole
+                    for before in earlier
+                )
                 labels = ("tools_changed",) if longer else ("continued", "forked")
                 if call.branch in labels and any(prompt[: len(whole)] == whole for whole in wholes):
                     self.outcome.stitched += 1
@@ -613,7 +690,9 @@ async def played(
             outcome = await Play(house, visit, recording).run(client)
             usage = await visit.end()
             if usage.incomplete:
-                outcome.wrong.append(f"{recording['framework']} {recording['mode']} {recording['scenario']}: the attempt is incomplete")
+                outcome.wrong.append(
+                    f"{recording['framework']} {recording['mode']} {recording['scenario']}: the attempt is incomplete"
+                )
             by_framework[recording["framework"]].add(outcome)
             if done is not None:
                 done(recording, outcome)

@@ -1,4 +1,5 @@
-"""A JSON schema validator, as far as the schemas of these tests go: written by the specification, so that it shares no mistake with what is tested."""
+"""A JSON schema validator, as far as the schemas of these tests go: written by the specification, so that it shares no
+mistake with what is tested."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 from uuid import UUID
 
 _TYPES: dict[str, tuple[type, ...]] = {
-    "object": (dict,), "array": (list,), "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "null": (type(None),)
+    "object": (dict,), "array": (list,), "string": (str,), "integer": (int,), "number": (int, float),
+    "boolean": (bool,), "null": (type(None),)
 }  # fmt: skip
 
 _FORMATS: dict[str, Callable[[str], Any]] = {
@@ -39,7 +41,10 @@ def valid(value: Any, schema: dict[str, Any], root: dict[str, Any] | None = None
     root = root or schema
     for keyword, wanted in schema.items():
         if keyword == "type":
-            assert any(_of_type(value, kind) for kind in ([wanted] if isinstance(wanted, str) else wanted)), (value, wanted)
+            assert any(_of_type(value, kind) for kind in ([wanted] if isinstance(wanted, str) else wanted)), (
+                value,
+                wanted,
+            )
         elif keyword == "properties":
             for name, inner in wanted.items():
                 if isinstance(value, dict) and name in value:
@@ -48,7 +53,9 @@ def valid(value: Any, schema: dict[str, Any], root: dict[str, Any] | None = None
             assert not isinstance(value, dict) or set(wanted) <= value.keys(), (value, wanted)
         elif keyword == "additionalProperties":
             extra = (
-                {name: item for name, item in value.items() if name not in schema.get("properties", {})} if isinstance(value, dict) else {}
+                {name: item for name, item in value.items() if name not in schema.get("properties", {})}
+                if isinstance(value, dict)
+                else {}
             )
             assert wanted is not False or not extra, value
             for item in extra.values() if isinstance(wanted, dict) else ():
@@ -73,9 +80,15 @@ def valid(value: Any, schema: dict[str, Any], root: dict[str, Any] | None = None
         elif keyword == "enum":
             assert any(_same(value, each) for each in wanted), (value, wanted)
         elif keyword in ("maxLength", "maxItems"):
-            assert not isinstance(value, str if keyword == "maxLength" else list) or len(value) <= wanted, (value, wanted)
+            assert not isinstance(value, str if keyword == "maxLength" else list) or len(value) <= wanted, (
+                value,
+                wanted,
+            )
         elif keyword in ("minLength", "minItems"):
-            assert not isinstance(value, str if keyword == "minLength" else list) or len(value) >= wanted, (value, wanted)
+            assert not isinstance(value, str if keyword == "minLength" else list) or len(value) >= wanted, (
+                value,
+                wanted,
+            )
         elif keyword == "pattern":
             assert not isinstance(value, str) or re.search(wanted, value), (value, wanted)
         elif keyword == "format":

@@ -1,4 +1,5 @@
-"""What the gateway's tests put behind it: an engine that says what it is told to, and a chat template small enough to see through."""
+"""What the gateway's tests put behind it: an engine that says what it is told to, and a chat template small enough to
+see through."""
 
 from __future__ import annotations
 
@@ -22,10 +23,11 @@ Say = str | Exception
 
 @dataclass
 class ScriptedEngine:
-    """A real Engine without a model: each sample is the next text of ``script`` (or what ``answer`` makes of the decoded prompt).
+    """A real Engine without a model: each sample is the next text of ``script`` (or what ``answer`` makes of the
+    decoded prompt).
 
-    ``hold`` keeps samples back until it is set; ``chunk`` tokens come at a time, ``delay`` seconds apart. Token t of a sample has logprob
-    -(t + 1) / 1000. ``requests`` holds what was asked, ``cancelled`` counts withdrawn requests.
+    ``hold`` keeps samples back until it is set; ``chunk`` tokens come at a time, ``delay`` seconds apart. Token t of a
+    sample has logprob -(t + 1) / 1000. ``requests`` holds what was asked, ``cancelled`` counts withdrawn requests.
     """
 
     template: Template
@@ -67,7 +69,11 @@ class ScriptedEngine:
         if len(request.prompt_ids) >= self.context_length:
             raise ContextLengthError(len(request.prompt_ids), self.context_length)
         said = (
-            self.answer(self.template.decode(request.prompt_ids), request) if self.answer else self.script.pop(0) if self.script else "ok"
+            self.answer(self.template.decode(request.prompt_ids), request)
+            if self.answer
+            else self.script.pop(0)
+            if self.script
+            else "ok"
         )
         if isinstance(said, Exception):
             raise said
@@ -114,10 +120,11 @@ _THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 
 class GlassTemplate:
-    """ChatML over bytes: id 1 and 2 are the control tokens, 3 + b a byte. ``drops_reasoning``: of turns before the last user message, as Qwen3 does.
+    """ChatML over bytes: id 1 and 2 are the control tokens, 3 + b a byte. ``drops_reasoning``: of turns before the last
+    user message, as Qwen3 does.
 
-    ``shows_ids`` renders tool-call ids, as Mistral does; ``counts`` writes the number of messages into the first line, so that no history is ever the
-    beginning of a longer one.
+    ``shows_ids`` renders tool-call ids, as Mistral does; ``counts`` writes the number of messages into the first line,
+    so that no history is ever the beginning of a longer one.
     """
 
     stop_token_ids = (2,)
@@ -134,7 +141,9 @@ class GlassTemplate:
         self.drops_reasoning, self.shows_ids, self.counts = drops_reasoning, shows_ids, counts
         self.encoded = 0
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool], sampled: Mapping[int, SampledTurn]) -> Rendering:
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool], sampled: Mapping[int, SampledTurn]
+    ) -> Rendering:
         last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
         texts: list[str] = []
         text = f"[{len(messages)}]\n" if self.counts else ""
@@ -159,7 +168,9 @@ class GlassTemplate:
                     call.id if self.shows_ids else ""
                 )
             text += END + "\n"
-        return Rendering((*texts, f"{text}{START}assistant\n"), "it drops earlier reasoning" if rewritten else None, tuple(rewritten))
+        return Rendering(
+            (*texts, f"{text}{START}assistant\n"), "it drops earlier reasoning" if rewritten else None, tuple(rewritten)
+        )
 
     def encode(self, text: str, *, start: bool) -> array[int]:
         self.encoded += len(text)
@@ -177,13 +188,17 @@ class GlassTemplate:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         names = {1: START.encode(), 2: END.encode()}
-        return b"".join(names.get(i) or bytes([i - 3] if 3 <= i < 259 else []) for i in token_ids).decode("utf-8", "replace")
+        return b"".join(names.get(i) or bytes([i - 3] if 3 <= i < 259 else []) for i in token_ids).decode(
+            "utf-8", "replace"
+        )
 
     def sampled_turn(self, token_ids: Sequence[int]) -> SampledTurn:
         text = self.decode(token_ids)
         return SampledTurn(text.removesuffix(END), END if text.endswith(END) else "")
 
-    def parse(self, token_ids: Sequence[int], tools: Sequence[Tool], finish: FinishReason, stop_string: str | None = None) -> Message:
+    def parse(
+        self, token_ids: Sequence[int], tools: Sequence[Tool], finish: FinishReason, stop_string: str | None = None
+    ) -> Message:
         text = self.sampled_turn(token_ids).text.removesuffix(stop_string or "")
         thought = _THINK.search(text)
         text = _THINK.sub("", text, count=1)
@@ -201,14 +216,22 @@ class GlassTemplate:
         return Message("assistant", content, tuple(calls), None, None, thought[1] if thought else None)
 
     def read(
-        self, token_ids: Sequence[int], tools: Sequence[Tool], finish: FinishReason, stop_string: str | None = None, *, plain: bool = False
+        self,
+        token_ids: Sequence[int],
+        tools: Sequence[Tool],
+        finish: FinishReason,
+        stop_string: str | None = None,
+        *,
+        plain: bool = False,
     ) -> Parsed:
         text = self.sampled_turn(token_ids).text.removesuffix(stop_string or "")
         if plain:
             return Parsed(Message("assistant", text))
         message = self.parse(token_ids, tools, finish, stop_string)
         thought = _THINK.search(text)
-        return Parsed(message, message.content.count("<tool_call>"), len(self.encode(thought[0], start=False)) if thought else 0)
+        return Parsed(
+            message, message.content.count("<tool_call>"), len(self.encode(thought[0], start=False)) if thought else 0
+        )
 
     def stream(self, tools: Sequence[Tool], stop: Sequence[str] = (), *, plain: bool = False) -> GlassParser:
         return GlassParser(self, tools, plain)

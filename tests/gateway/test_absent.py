@@ -21,7 +21,9 @@ TEXT = {"type": "text", "text": "what is this?"}
         ("file_input", {"type": "file", "file": {"file_id": "f"}}),
     ],
 )
-async def test_a_request_with_more_than_text_is_refused_by_that_part(name: str, part: dict[str, Any], house: House) -> None:
+async def test_a_request_with_more_than_text_is_refused_by_that_part(
+    name: str, part: dict[str, Any], house: House
+) -> None:
     visit = await house.open()
     with pytest.raises(openai.BadRequestError, match="this model reads text") as refused:
         await visit.ask([{"role": "user", "content": [TEXT, part]}])

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from agentlightning.config import AgentRule, GatewayConfig
 from agentlightning.errors import ConfigError
 from agentlightning.gateway.agents import LEARNED, learned
-from agentlightning.names import clean
+from agentlightning.settings.fields import AgentRule, GatewayConfig
+from agentlightning.text import clean_name
 from agentlightning.types import Tool
 from tests.gateway.conftest import Build, Visit
 
@@ -21,7 +21,12 @@ SEARCH = {"type": "function", "function": {"name": "search", "description": "fin
 
 
 async def ask(
-    visit: Visit, body: dict[str, Any] | None = None, *, path: str = "", headers: dict[str, str] | None = None, query: str = ""
+    visit: Visit,
+    body: dict[str, Any] | None = None,
+    *,
+    path: str = "",
+    headers: dict[str, str] | None = None,
+    query: str = "",
 ) -> str:
     """The name that the call was recorded under."""
     messages = [{"role": "system", "content": "You plan trips."}, {"role": "user", "content": "q"}]
@@ -46,7 +51,8 @@ WAYS: dict[str, tuple[dict[str, Any], str, str]] = {
     "user": ({"body": {"user": "agent:planner"}}, "planner", "body"),
     "baggage": ({"headers": {"baggage": "a=b,gen_ai.agent.name=trip%20planner;p=1"}}, "trip planner", "baggage"),
     "rule": ({"body": {"tools": [SEARCH]}}, "searcher", "rule"),
-    "rule by prompt": ({"body": {"messages": [{"role": "system", "content": "Now check the plan."}, {"role": "user", "content": "q"}]}}, "critic", "rule"),
+    "rule by prompt": ({"body": {"messages": [{"role": "system", "content": "Now check the plan."}, {"role": "user",
+    "content": "q"}]}}, "critic", "rule"),
 }  # fmt: skip
 
 
@@ -68,9 +74,14 @@ async def test_the_more_explicit_way_wins_and_other_users_and_keys_are_no_names(
     headers = {"X-Agent-Name": "c", "Authorization": "Bearer agent:d", "baggage": "gen_ai.agent.name=e"}
     assert await ask(visit, everything, path="/agent/f", headers=headers) == "f"
     assert await ask(visit, everything, headers=headers) == "c"
-    assert await ask(visit, everything, headers={"Authorization": "Bearer agent:d", "baggage": "gen_ai.agent.name=e"}) == "d"
+    assert (
+        await ask(visit, everything, headers={"Authorization": "Bearer agent:d", "baggage": "gen_ai.agent.name=e"})
+        == "d"
+    )
     assert await ask(visit, everything, headers={"baggage": "gen_ai.agent.name=e"}) == "b"
-    plain = await ask(visit, {"user": "someone@example.org", "metadata": {"user": "x"}}, headers={"Authorization": "Bearer sk-123"})
+    plain = await ask(
+        visit, {"user": "someone@example.org", "metadata": {"user": "x"}}, headers={"Authorization": "Bearer sk-123"}
+    )
     assert plain == await ask(visit) and plain.startswith(LEARNED)
 
 
@@ -82,13 +93,16 @@ async def test_an_identical_prompt_and_tool_set_is_one_agent_in_every_attempt(bu
 
 
 @pytest.mark.parametrize(
-    "path", ["/agent//v1", "/agent/v1", "/agent/v1beta", "/agent/", "/agent", "//agent//v1/", "/agent/%20/v1", "/agent/%2F"]
+    "path",
+    ["/agent//v1", "/agent/v1", "/agent/v1beta", "/agent/", "/agent", "//agent//v1/", "/agent/%20/v1", "/agent/%2F"],
 )
 async def test_a_path_that_names_no_agent_is_refused_and_says_what_to_write(build: Build, path: str) -> None:
     visit = await (await build()).open()
     async with aiohttp.ClientSession() as client:
         url = f"{visit.endpoint.root_url}{path}/chat/completions"
-        async with client.post(URL(url, encoded=True), json={"messages": [{"role": "user", "content": "q"}]}) as response:
+        async with client.post(
+            URL(url, encoded=True), json={"messages": [{"role": "user", "content": "q"}]}
+        ) as response:
             told = await response.json()
     assert response.status == 404 and "write /a/KEY/agent/NAME/v1" in told["error"]["message"], told
     assert not await visit.calls()
@@ -104,7 +118,12 @@ async def test_a_note_in_the_middle_of_a_conversation_makes_no_other_agent(build
     house = await build(config=GatewayConfig(agents={"critic": AgentRule(system="check")}))
     visit = await house.open()
     begun: list[dict[str, Any]] = [{"role": "user", "content": "q"}]
-    later = [*begun, {"role": "assistant", "content": "a"}, {"role": "system", "content": "now check"}, {"role": "user", "content": "r"}]
+    later = [
+        *begun,
+        {"role": "assistant", "content": "a"},
+        {"role": "system", "content": "now check"},
+        {"role": "user", "content": "r"},
+    ]
     for system in (
         [],
         [{"role": "system", "content": "You plan."}],
@@ -122,7 +141,7 @@ def test_the_order_of_tools_makes_no_other_agent() -> None:
 
 @given(st.text(max_size=300))
 def test_a_name_is_one_bounded_line_without_slashes(text: str) -> None:
-    name = clean(text)
+    name = clean_name(text)
     assert name is None or (0 < len(name) <= 200 and name.isprintable() and "/" not in name and name == name.strip())
 
 

@@ -1,4 +1,5 @@
-"""What a client may throw at the gateway: every answer is in its wire's shape, none is a 500, nothing hangs, nobody sees another attempt."""
+"""What a client may throw at the gateway: every answer is in its wire's shape, none is a 500, nothing hangs, nobody
+sees another attempt."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentlightning.config import GatewayConfig, SamplingConfig
 from agentlightning.errors import AgentLightningError, ConfigError
-from agentlightning.gateway import Gateway, Policy
-from agentlightning.gateway.past import AttemptPast
+from agentlightning.gateway import Gateway, Served
+from agentlightning.gateway.kept_replies import AttemptPast
 from agentlightning.gateway.server import _reached_by
 from agentlightning.gateway.wires import CHAT
 from agentlightning.gateway.wires.base import CallError, Target
+from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Visit
 from tests.gateway.scripted import GlassTemplate, ScriptedEngine
@@ -34,7 +35,9 @@ async def post(visit: Visit, body: Any, path: str = "/chat/completions", **optio
     headers = {"Content-Type": "application/json", **options.pop("headers", {})}
     async with aiohttp.ClientSession() as client:
         method = options.pop("method", "POST")
-        async with client.request(method, visit.endpoint.base_url + path, data=data or None, headers=headers, **options) as reply:
+        async with client.request(
+            method, visit.endpoint.base_url + path, data=data or None, headers=headers, **options
+        ) as reply:
             text = await reply.text()
             return reply.status, json.loads(text) if text.startswith(("{", "[")) else text
 
@@ -60,12 +63,17 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "a message that is none": ({"messages": ["q"]}, 400, "messages[0] must be an object, not 'q'"),
     "an unknown role": ({"messages": [{"role": "robot", "content": ""}]}, 400, "not 'robot'"),
     "a numeric content": ({"messages": [{"role": "user", "content": 3}]}, 400, "messages[0].content"),
-    "an image": ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400, "'image_url'"),
-    "audio": ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]}, 400, "'input_audio'"),
+    "an image": ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400,
+    "'image_url'"),
+    "audio": ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]}, 400,
+    "'input_audio'"),
     "a tool of another kind": ({"messages": Q, "tools": [{"type": "web_search"}]}, 400, "'web_search'"),
-    "a tool without a name": ({"messages": Q, "tools": [{"type": "function", "function": {}}]}, 400, "tools[0].function.name"),
-    "a call without a function": ({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}, 400, "messages[0].tool_calls[0]"),
-    "deep nesting": ({"messages": Q, "tools": [{"type": "function", "function": {"name": "f", "parameters": nested(200)}}]}, 400, "nested"),
+    "a tool without a name": ({"messages": Q, "tools": [{"type": "function", "function": {}}]}, 400,
+    "tools[0].function.name"),
+    "a call without a function": ({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}, 400,
+    "messages[0].tool_calls[0]"),
+    "deep nesting": ({"messages": Q, "tools": [{"type": "function", "function": {"name": "f",
+    "parameters": nested(200)}}]}, 400, "nested"),
     "very deep nesting": (b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400, "not valid JSON"),
     "deep metadata": ({"messages": Q, "metadata": nested(200)}, 400, "nested"),
     "n too large": ({"messages": Q, "n": 129}, 400, "n must be a whole number from 1 to 128, not 129"),
@@ -80,10 +88,14 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "a stream that is no bool": ({"messages": Q, "stream": "yes"}, 400, "stream must be true or false"),
     "stream_options": ({"messages": Q, "stream_options": []}, 400, "stream_options"),
     "a model that is a number": ({"model": 3, "messages": Q}, 400, "model must be a string"),
-    "response_format": ({"messages": Q, "response_format": {"type": "json_object"}}, 400, "response_format='json_object' is not supported"),
-    "tool_choice required": ({"messages": Q, "tools": [TOOL], "tool_choice": "required"}, 400, "tool_choice='required' is not supported"),
-    "a named tool": ({"messages": Q, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, 400, "tool_choice="),
-    "one call at most": ({"messages": Q, "tools": [TOOL], "parallel_tool_calls": False}, 400, "parallel_tool_calls=False is not supported"),
+    "response_format": ({"messages": Q, "response_format": {"type": "json_object"}}, 400,
+    "response_format='json_object' is not supported"),
+    "tool_choice required": ({"messages": Q, "tools": [TOOL], "tool_choice": "required"}, 400,
+    "tool_choice='required' is not supported"),
+    "a named tool": ({"messages": Q, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+    400, "tool_choice="),
+    "one call at most": ({"messages": Q, "tools": [TOOL], "parallel_tool_calls": False}, 400,
+    "parallel_tool_calls=False is not supported"),
     "top_logprobs": ({"messages": Q, "logprobs": True, "top_logprobs": 2}, 400, "top_logprobs=2 is not supported"),
     "a penalty": ({"messages": Q, "presence_penalty": 0.5}, 400, "presence_penalty=0.5 is not supported"),
     "logit_bias": ({"messages": Q, "logit_bias": {"5": 3}}, 400, "logit_bias"),
@@ -108,16 +120,21 @@ async def test_what_cannot_be_honoured_is_refused_by_name_and_recorded(house: Ho
 async def test_what_asks_for_nothing_special_is_accepted(house: House) -> None:
     visit = await house.open()
     body = {
-        "model": "m", "messages": [{**Q[0], "name": None, "x": 1}, {"role": "user", "content": None}, {"role": "user"}], "tools": [], "n": None, "stop": None,
-        "temperature": None, "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "logprobs": False, "top_logprobs": None,
-        "user": "u", "metadata": {"a": "b"}, "store": False, "parallel_tool_calls": True, "service_tier": "auto", "reasoning_effort": "low",
-        "response_format": {"type": "text"}, "modalities": ["text"], "seed": 1.0, "tool_choice": "auto", "stream_options": None, "something_new": [1],
+        "model": "m", "messages": [{**Q[0], "name": None, "x": 1}, {"role": "user", "content": None}, {"role": "user"}],
+        "tools": [], "n": None, "stop": None,
+        "temperature": None, "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {},
+        "logprobs": False, "top_logprobs": None,
+        "user": "u", "metadata": {"a": "b"}, "store": False, "parallel_tool_calls": True, "service_tier": "auto",
+        "reasoning_effort": "low",
+        "response_format": {"type": "text"}, "modalities": ["text"], "seed": 1.0, "tool_choice": "auto",
+        "stream_options": None, "something_new": [1],
         "max_tokens": 5.0,
     }  # fmt: skip
     status, reply = await post(visit, body)
     assert status == 200, reply
     [call] = await visit.calls()
-    assert call.asked == {"top_p": 1, "logprobs": False, "user": "u", "metadata": {"a": "b"}, "parallel_tool_calls": True, "reasoning_effort": "low",
+    assert call.asked == {"top_p": 1, "logprobs": False, "user": "u", "metadata": {"a": "b"},
+    "parallel_tool_calls": True, "reasoning_effort": "low",
                           "seed": 1.0, "tool_choice": "auto", "max_tokens": 5.0}  # fmt: skip
     status, _ = await post(visit, {"messages": Q, "parallel_tool_calls": False})
     assert status == 200, "without tools there is nothing to keep from running in parallel"
@@ -132,7 +149,9 @@ async def test_sizes_types_and_methods(build: Build) -> None:
     assert "0.1 MB" in reply["error"]["message"]
     status, _ = await post(visit, gzip.compress(json.dumps(large).encode()), headers={"Content-Encoding": "gzip"})
     assert status == 413, "measured as it unpacks"
-    status, _ = await post(visit, gzip.compress(json.dumps({"messages": Q}).encode()), headers={"Content-Encoding": "gzip"})
+    status, _ = await post(
+        visit, gzip.compress(json.dumps({"messages": Q}).encode()), headers={"Content-Encoding": "gzip"}
+    )
     assert status == 200
     status, _ = await post(visit, b"no gzip", headers={"Content-Encoding": "gzip"})
     assert status == 400
@@ -187,14 +206,22 @@ async def test_control_tokens_in_a_message_are_answered(house: House) -> None:
 
 
 ELSEWHERE = [
-    ("GET", "chat/completions/chatcmpl-1", {}, "stored chat completion", "responses/ID"), ("DELETE", "chat/completions/chatcmpl-1", {}, "stored chat completion", "error"),
-    ("GET", "chat/completions/chatcmpl-1/messages", {}, "stored chat completion", "error"), ("POST", "files", {}, "Files API", '"param"'),
-    ("GET", "files/f1/content", {"anthropic-version": "2023-06-01"}, "Files API", '"type":"not_found_error"'), ("POST", "batches", {}, "Batch API", '"param"'),
-    ("POST", "batches", {"x-goog-api-key": "k"}, "Batch API", '"status":"NOT_FOUND"'), ("POST", "messages/batches", {}, "messages/batches", '"type":"not_found_error"'),
-    ("POST", "models/m:embedContent", {}, "Gemini", "NOT_FOUND"), ("POST", "models/m:batchEmbedContents", {}, "Gemini", "NOT_FOUND"), ("POST", "embeddings", {}, "Embeddings", '"param"'),
-    ("POST", "audio/speech", {}, "OpenAI's", '"param"'), ("POST", "moderations", {}, "OpenAI's", '"param"'), ("POST", "fine_tuning/jobs", {}, "OpenAI's", '"param"'),
-    ("POST", "complete", {}, "Text Completions", '"type":"not_found_error"'), ("GET", "responses", {"Upgrade": "websocket", "Connection": "Upgrade"}, "a WebSocket on responses", "stream=true"),
-    ("GET", "realtime", {"Upgrade": "websocket", "Connection": "Upgrade"}, "Realtime API", "stream=true"), ("POST", "tokenize", {}, "This API", "count_tokens"),
+    ("GET", "chat/completions/chatcmpl-1", {}, "stored chat completion", "responses/ID"), ("DELETE",
+    "chat/completions/chatcmpl-1", {}, "stored chat completion", "error"),
+    ("GET", "chat/completions/chatcmpl-1/messages", {}, "stored chat completion", "error"), ("POST", "files", {},
+    "Files API", '"param"'),
+    ("GET", "files/f1/content", {"anthropic-version": "2023-06-01"}, "Files API", '"type":"not_found_error"'), ("POST",
+    "batches", {}, "Batch API", '"param"'),
+    ("POST", "batches", {"x-goog-api-key": "k"}, "Batch API", '"status":"NOT_FOUND"'), ("POST", "messages/batches", {},
+    "messages/batches", '"type":"not_found_error"'),
+    ("POST", "models/m:embedContent", {}, "Gemini", "NOT_FOUND"), ("POST", "models/m:batchEmbedContents", {}, "Gemini",
+    "NOT_FOUND"), ("POST", "embeddings", {}, "Embeddings", '"param"'),
+    ("POST", "audio/speech", {}, "OpenAI's", '"param"'), ("POST", "moderations", {}, "OpenAI's", '"param"'), ("POST",
+    "fine_tuning/jobs", {}, "OpenAI's", '"param"'),
+    ("POST", "complete", {}, "Text Completions", '"type":"not_found_error"'), ("GET", "responses",
+    {"Upgrade": "websocket", "Connection": "Upgrade"}, "a WebSocket on responses", "stream=true"),
+    ("GET", "realtime", {"Upgrade": "websocket", "Connection": "Upgrade"}, "Realtime API", "stream=true"), ("POST",
+    "tokenize", {}, "This API", "count_tokens"),
     ("POST", "rerank", {}, "This API", "not served"),
 ]  # fmt: skip
 
@@ -302,7 +329,9 @@ async def test_half_of_a_surrogate_pair_in_a_rewards_text_is_recorded_as_an_esca
     visit = await house.open()
     body = b'{"value": 1, "name": "a\\ud800", "agent": "\\udfff", "reason": "b\\udc00"}'
     async with aiohttp.ClientSession() as client:
-        async with client.post(f"{visit.endpoint.root_url}/rewards", data=body, headers={"Content-Type": "application/json"}) as answer:
+        async with client.post(
+            f"{visit.endpoint.root_url}/rewards", data=body, headers={"Content-Type": "application/json"}
+        ) as answer:
             assert answer.status == 200, await answer.text()
     (reward,) = await house.store.rewards(visit.rollout.id)
     assert (reward.name, reward.agent, reward.reason) == ("a\\ud800", "\\udfff", "b\\udc00")
@@ -313,11 +342,15 @@ async def test_a_reward_that_is_no_finite_number_is_refused_in_words(house: Hous
     theirs = await other.ask("q")
     url = visit.endpoint.root_url + "/rewards"
     bad = [
-        (b'{"value": NaN}', "finite"), (b'{"value": Infinity}', "finite"), (b'{"value": 1e999}', "finite"), (b'{"value": "1"}', "must be a number, not '1'"),
-        (b'{"value": true}', "must be a number, not True"), (b'{"value": null}', "must be a number"), (b"{}", "must be a number"),
+        (b'{"value": NaN}', "finite"), (b'{"value": Infinity}', "finite"), (b'{"value": 1e999}', "finite"),
+        (b'{"value": "1"}', "must be a number, not '1'"),
+        (b'{"value": true}', "must be a number, not True"), (b'{"value": null}', "must be a number"), (b"{}",
+        "must be a number"),
         (b'{"value": 1, "name": 3}', "name must be a string"), (b'{"value": 1, "vaule": 1}', "unknown field 'vaule'"),
-        (json.dumps({"value": 1, "call_id": theirs.id}).encode(), "no call of this attempt"), (b'{"value": 1' + b"0" * 400 + b"}", "finite"),
-        (b'{"value": 1e308}', "value must be within -1e+09 and 1e+09, not 1e+308: scale it"), (b'{"value": -1000000001}', "within"),
+        (json.dumps({"value": 1, "call_id": theirs.id}).encode(), "no call of this attempt"),
+        (b'{"value": 1' + b"0" * 400 + b"}", "finite"),
+        (b'{"value": 1e308}', "value must be within -1e+09 and 1e+09, not "
+                              "1e+308: scale it"), (b'{"value": -1000000001}', "within"),
     ]  # fmt: skip
     async with aiohttp.ClientSession() as client:
         for body, words in bad:
@@ -339,7 +372,7 @@ async def test_a_reward_that_is_no_finite_number_is_refused_in_words(house: Hous
 
 async def test_a_taken_port_is_named_with_what_to_do(house: House) -> None:
     template = GlassTemplate()
-    policies = {"main": Policy("main", ScriptedEngine(template), template)}
+    policies = {"main": Served("main", ScriptedEngine(template), template)}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         gateway = Gateway(house.store, policies, GatewayConfig(port=port))
@@ -363,16 +396,19 @@ async def test_misuse_from_inside_is_named(house: House) -> None:
     with pytest.raises(AgentLightningError, match="never opened"):
         await house.gateway.end("nobody")
     with pytest.raises(AgentLightningError, match="not been started"):
-        _ = Gateway(house.store, {"m": Policy("m", house.engine, house.template)}, GatewayConfig()).url
+        _ = Gateway(house.store, {"m": Served("m", house.engine, house.template)}, GatewayConfig()).url
 
 
 # --------------------------------------------------------------------------- fuzz
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)
-    | st.sampled_from(["user", "assistant", "tool", "system", "text", "function", "auto", "none", "call_1", "{}", '{"a": 1}']),
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False,
+    allow_infinity=False) | st.text(max_size=8)
+    | st.sampled_from(["user", "assistant", "tool", "system", "text", "function", "auto", "none", "call_1", "{}",
+    '{"a": 1}']),
     lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["type", "text", "id", "function", "name", "arguments", "content", "role", "parameters"]), inner, max_size=4),
+    | st.dictionaries(st.sampled_from(["type", "text", "id", "function", "name", "arguments", "content", "role",
+    "parameters"]), inner, max_size=4),
     max_leaves=12,
 )  # fmt: skip
 
@@ -380,7 +416,8 @@ MESSAGES = st.lists(
     st.fixed_dictionaries(
         {"role": st.sampled_from(["user", "assistant", "tool", "system", "developer"]) | VALUES},
         optional=dict.fromkeys(
-            ("content", "name", "tool_calls", "tool_call_id", "reasoning_content", "refusal", "audio", "function_call"), VALUES
+            ("content", "name", "tool_calls", "tool_call_id", "reasoning_content", "refusal", "audio", "function_call"),
+            VALUES,
         ),
     )
     | VALUES,
@@ -389,7 +426,10 @@ MESSAGES = st.lists(
 
 BODIES = st.fixed_dictionaries(
     {"messages": MESSAGES | VALUES},
-    optional=dict.fromkeys(("model", "tools", "tool_choice", "n", "stream", "stream_options", "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "seed", "stop", "logprobs", "top_logprobs", "response_format", "metadata", "user", "parallel_tool_calls", "logit_bias", "return_token_ids", "modalities", "presence_penalty"), VALUES),
+    optional=dict.fromkeys(("model", "tools", "tool_choice", "n", "stream", "stream_options", "temperature", "top_p",
+    "top_k", "max_tokens", "max_completion_tokens", "seed", "stop", "logprobs", "top_logprobs", "response_format",
+    "metadata", "user", "parallel_tool_calls", "logit_bias", "return_token_ids", "modalities", "presence_penalty"),
+    VALUES),
 )  # fmt: skip
 
 

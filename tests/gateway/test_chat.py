@@ -11,10 +11,10 @@ from typing import Any
 import openai
 import pytest
 
-from agentlightning.config import EvaluationConfig, GatewayConfig, SamplingConfig
-from agentlightning.gateway import Policy
-from agentlightning.gateway.calls import Turnstile
+from agentlightning.gateway import Served
+from agentlightning.gateway.calls import CallOrder
 from agentlightning.gateway.sampling import sample_seed
+from agentlightning.settings.fields import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.types import CallStatus, FinishReason, Mode
 from tests.gateway.conftest import Build, House, ids, until
 from tests.gateway.scripted import GlassTemplate, ScriptedEngine
@@ -51,7 +51,13 @@ async def test_a_reply_is_recorded_exactly(house: House) -> None:
     assert reply.choices[0].finish_reason == "stop"
     assert reply.model == "gpt-x"
     [call] = await visit.calls()
-    assert (call.id, call.status, call.branch, call.wire, call.policy) == (reply.id, CallStatus.COMPLETE, "root", "chat", "main")
+    assert (call.id, call.status, call.branch, call.wire, call.policy) == (
+        reply.id,
+        CallStatus.COMPLETE,
+        "root",
+        "chat",
+        "main",
+    )
     assert call.samples[0].message.content == "Hello there."
     prompt, sampled = await visit.nodes()
     assert prompt.token_ids == house.engine.requests[0].prompt_ids
@@ -68,7 +74,10 @@ async def test_a_tool_conversation_keeps_every_token(house: House, stream: bool)
     """The same agent, streaming or not: each prompt begins with all that was prompted and sampled before."""
     house.engine.script = ["<think>hm</think>I compute." + CALL + CALL, "It is 391.", "Bye."]
     visit = await house.open()
-    history: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 17 * 23?"}]
+    history: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "What is 17 * 23?"},
+    ]
     finishes = []
     for turn in range(3):
         if stream:
@@ -83,7 +92,9 @@ async def test_a_tool_conversation_keeps_every_token(house: House, stream: bool)
         finishes.append(finish)
         history.append(message)
         if turn == 0:
-            assert [call["function"]["arguments"] for call in message["tool_calls"]] == ['{ "expression":"17 * 23" }'] * 2
+            assert [call["function"]["arguments"] for call in message["tool_calls"]] == [
+                '{ "expression":"17 * 23" }'
+            ] * 2
             for call in message["tool_calls"]:
                 call["function"]["arguments"] = json.dumps(json.loads(call["function"]["arguments"]))
                 history.append({"role": "tool", "tool_call_id": call["id"], "content": "391"})
@@ -95,7 +106,9 @@ async def test_a_tool_conversation_keeps_every_token(house: House, stream: bool)
     for before, after in itertools.pairwise(calls):
         whole = await visit.path_ids(before.samples[0].node)
         assert (await visit.path_ids(after.prompt_node))[: len(whole)] == whole
-    assert [request.prompt_ids.tolist() for request in house.engine.requests] == [await visit.path_ids(call.prompt_node) for call in calls]
+    assert [request.prompt_ids.tolist() for request in house.engine.requests] == [
+        await visit.path_ids(call.prompt_node) for call in calls
+    ]
     assert len(await visit.nodes()) == 6
 
 
@@ -116,7 +129,9 @@ async def test_the_clients_own_stream_helper_understands_the_events(house: House
     house.engine.script = ["I compute." + CALL]
     visit = await house.open()
     tool = {**CALCULATOR, "function": {**CALCULATOR["function"], "strict": True}}
-    async with visit.client.chat.completions.stream(model="m", messages=[{"role": "user", "content": "q"}], tools=[tool]) as stream:
+    async with visit.client.chat.completions.stream(
+        model="m", messages=[{"role": "user", "content": "q"}], tools=[tool]
+    ) as stream:
         final = await stream.get_final_completion()
     assert final.choices[0].message.tool_calls[0].function.parsed_arguments == {"expression": "17 * 23"}
     assert final.choices[0].finish_reason == "tool_calls"
@@ -124,7 +139,8 @@ async def test_the_clients_own_stream_helper_understands_the_events(house: House
 
 
 async def test_a_chunk_holds_text_or_one_call(house: House) -> None:
-    """A client that finds text beside calls may put it behind them (agent-framework), and one that finds two calls may take the first (llama-index)."""
+    """A client that finds text beside calls may put it behind them (agent-framework), and one that finds two calls may
+    take the first (llama-index)."""
     house.engine.script = ["<think>hm</think>I compute." + CALL + CALL]
     visit = await house.open()
     stream = await visit.ask("Hi", tools=[CALCULATOR], stream=True)
@@ -196,7 +212,13 @@ async def test_stop_strings_cut_the_text_and_stay_in_the_tokens(house: House) ->
     assert reply.choices[0].message.content == "Thought: x\n"
     assert reply.choices[0].finish_reason == "stop"
     assert (await visit.nodes())[1].token_ids.tolist() == ids(house, "Thought: x\nObservation:")
-    await visit.ask([{"role": "user", "content": "q"}, {"role": "assistant", "content": "Thought: x"}, {"role": "user", "content": "3"}])
+    await visit.ask(
+        [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": "Thought: x"},
+            {"role": "user", "content": "3"},
+        ]
+    )
     assert (await visit.calls())[1].branch == "continued"
 
 
@@ -206,7 +228,13 @@ async def test_a_sample_cut_by_length_says_so_and_goes_on(house: House) -> None:
     reply = await visit.ask("q", max_completion_tokens=4, max_tokens=6)
     assert reply.choices[0].message.content == "abcd"
     assert reply.choices[0].finish_reason == "length"
-    await visit.ask([{"role": "user", "content": "q"}, {"role": "assistant", "content": "abcd"}, {"role": "user", "content": "more"}])
+    await visit.ask(
+        [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": "abcd"},
+            {"role": "user", "content": "more"},
+        ]
+    )
     first, second = await visit.calls()
     assert first.samples[0].finish is FinishReason.LENGTH
     assert second.branch == "continued"
@@ -215,7 +243,9 @@ async def test_a_sample_cut_by_length_says_so_and_goes_on(house: House) -> None:
 # --------------------------------------------------------------------------- who sets sampling
 
 
-async def test_in_training_the_run_sets_sampling_and_both_are_recorded(house: House, caplog: pytest.LogCaptureFixture) -> None:
+async def test_in_training_the_run_sets_sampling_and_both_are_recorded(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
     visit = await house.open(sampling=SamplingConfig(temperature=0.8, top_p=0.9, top_k=5, max_tokens=50))
     with caplog.at_level(logging.WARNING, "agentlightning.gateway"):
         for _ in range(3):
@@ -260,11 +290,16 @@ async def test_seeds_follow_from_the_place_in_the_run(house: House) -> None:
 # --------------------------------------------------------------------------- models, agents, branches
 
 
-async def test_any_model_name_is_accepted_and_an_unmapped_one_warned_of_once(build: Build, caplog: pytest.LogCaptureFixture) -> None:
+async def test_any_model_name_is_accepted_and_an_unmapped_one_warned_of_once(
+    build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
     template = GlassTemplate()
     engines = [ScriptedEngine(template, script=[name] * 9) for name in ("a", "b")]
     house = await build(
-        policies={"main": Policy("main", engines[0], template), "judge": Policy("judge", engines[1], template, ("gpt-judge", "judge-2"))}
+        policies={
+            "main": Served("main", engines[0], template),
+            "judge": Served("judge", engines[1], template, ("gpt-judge", "judge-2")),
+        }
     )
     visit = await house.open(resources={"critic_llm": {"policy": "judge"}})
     with caplog.at_level(logging.WARNING, "agentlightning.gateway"):
@@ -273,7 +308,9 @@ async def test_any_model_name_is_accepted_and_an_unmapped_one_warned_of_once(bui
             for name in ("main", "judge", "gpt-judge", "critic_llm", "gpt-4o-mini", "gpt-4o-mini", "judge-2")
         ]
     assert said == ["a", "b", "b", "b", "a", "a", "b"]
-    assert [record.message for record in caplog.records] == ["no policy is called 'gpt-4o-mini': its calls go to 'main'"]
+    assert [record.message for record in caplog.records] == [
+        "no policy is called 'gpt-4o-mini': its calls go to 'main'"
+    ]
     assert [call.policy for call in await visit.calls()] == ["main", "judge", "judge", "judge", "main", "main", "judge"]
     assert {model.id for model in (await visit.client.models.list()).data} == {"main", "judge", "gpt-judge", "judge-2"}
     assert (await visit.client.models.retrieve("org/any-name")).id == "org/any-name"
@@ -300,11 +337,23 @@ async def test_what_the_client_sends_back_is_recognised(house: House) -> None:
         {"role": "assistant", "tool_calls": [call]},
         {"role": "assistant", "content": "", "tool_calls": [call], "name": "agent"},
         {"role": "assistant", "content": [], "tool_calls": [call], "x_unknown": {"a": [1]}, "annotations": None},
-        {"role": "assistant", "content": [{"type": "text", "text": ""}], "tool_calls": [{**call, "index": 0}], "audio": None},
+        {
+            "role": "assistant",
+            "content": [{"type": "text", "text": ""}],
+            "tool_calls": [{**call, "index": 0}],
+            "audio": None,
+        },
     ]
     for form in forms:
         history = [{"role": "user", "content": [{"type": "text", "text": "q"}], "name": "someone"}, form]
-        history.append({"role": "tool", "tool_call_id": call["id"], "name": "calculator", "content": [{"type": "text", "text": "391"}]})
+        history.append(
+            {
+                "role": "tool",
+                "tool_call_id": call["id"],
+                "name": "calculator",
+                "content": [{"type": "text", "text": "391"}],
+            }
+        )
         await visit.ask(history, tools=[CALCULATOR], tool_choice="auto")
     branches = [call.branch for call in await visit.calls()]
     assert branches == ["root", "continued", "forked", "forked", "forked", "forked"]
@@ -367,7 +416,7 @@ async def test_deterministic_mode_samples_one_at_a_time(build: Build) -> None:
 
 
 async def test_those_that_wait_go_in_the_order_of_their_places() -> None:
-    turnstile, order = Turnstile(), []
+    turnstile, order = CallOrder(), []
 
     async def sample(*place: Any) -> None:
         await turnstile.enter(place)
@@ -375,7 +424,9 @@ async def test_those_that_wait_go_in_the_order_of_their_places() -> None:
         await asyncio.sleep(0)
         turnstile.leave()
 
-    places = [(step, group, index, 1, call, 0) for step in (0, 1) for group in "ab" for index in (0, 1, 10) for call in (0, 1)]
+    places = [
+        (step, group, index, 1, call, 0) for step in (0, 1) for group in "ab" for index in (0, 1, 10) for call in (0, 1)
+    ]
     tasks = [asyncio.create_task(sample(*place)) for place in reversed(places)]
     await asyncio.sleep(0)
     tasks[3].cancel()
@@ -423,7 +474,10 @@ async def test_a_stream_has_usage_unless_it_is_not_wanted(build: Build, wire: st
         create = visit.client.completions.create if wire == "completions" else visit.client.chat.completions.create
         asked = {"prompt": "q"} if wire == "completions" else {"messages": [{"role": "user", "content": "q"}]}
         chunks = [chunk async for chunk in await create(model="m", stream=True, **asked, **more)]
-        return [sum(chunk.usage is not None and bool(chunk.choices) is with_choice for chunk in chunks) for with_choice in (True, False)]
+        return [
+            sum(chunk.usage is not None and bool(chunk.choices) is with_choice for chunk in chunks)
+            for with_choice in (True, False)
+        ]
 
     assert await usages(stream_options={"include_usage": False}) == [0, 0]
     assert await usages(stream_options={"include_usage": True}) == [0, 1]

@@ -1,4 +1,5 @@
-"""Each official client's own way to try again, on every wire, through a network that loses replies: one question is one sample, unless it was asked twice.
+"""Each official client's own way to try again, on every wire, through a network that loses replies: one question is one
+sample, unless it was asked twice.
 
 openai and anthropic count their retries in a header; google-genai tells nobody that it tries again.
 """
@@ -19,7 +20,7 @@ from google import genai
 from google.genai import types
 from openai import AsyncOpenAI
 
-from agentlightning.config import GatewayConfig
+from agentlightning.settings.fields import GatewayConfig
 from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Visit, until
 
@@ -32,7 +33,8 @@ Q: list[dict[str, Any]] = [{"role": "user", "content": "q"}]
 
 
 class Network:
-    """What lies between a client and the gateway. ``lose`` whole replies arrive here and go no further: the connection breaks instead."""
+    """What lies between a client and the gateway. ``lose`` whole replies arrive here and go no further: the connection
+    breaks instead."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -142,11 +144,15 @@ async def chat_stream(visit: Visit, network: Network, timeout: float, headers: H
 
 
 async def responses(visit: Visit, network: Network, timeout: float, headers: Headers) -> str:
-    return (await of_openai(visit, network, timeout).responses.create(model="m", input="q", extra_headers=headers)).output_text
+    return (
+        await of_openai(visit, network, timeout).responses.create(model="m", input="q", extra_headers=headers)
+    ).output_text
 
 
 async def responses_stream(visit: Visit, network: Network, timeout: float, headers: Headers) -> str:
-    events = await of_openai(visit, network, timeout).responses.create(model="m", input="q", stream=True, extra_headers=headers)
+    events = await of_openai(visit, network, timeout).responses.create(
+        model="m", input="q", stream=True, extra_headers=headers
+    )
     return "".join([event.delta async for event in events if event.type == "response.output_text.delta"])
 
 
@@ -171,7 +177,9 @@ async def messages_stream(visit: Visit, network: Network, timeout: float, header
         return await stream.get_final_text()
 
 
-def of_google(visit: Visit, network: Network, timeout: float, headers: Headers) -> tuple[Any, types.GenerateContentConfig]:
+def of_google(
+    visit: Visit, network: Network, timeout: float, headers: Headers
+) -> tuple[Any, types.GenerateContentConfig]:
     options = types.HttpOptions(
         base_url=network.through(visit.endpoint.root_url),
         timeout=int(timeout * 1000),
@@ -188,7 +196,12 @@ async def gemini(visit: Visit, network: Network, timeout: float, headers: Header
 
 async def gemini_stream(visit: Visit, network: Network, timeout: float, headers: Headers) -> str:
     models, config = of_google(visit, network, timeout, headers)
-    return "".join([chunk.text or "" async for chunk in await models.generate_content_stream(model="m", contents="q", config=config)])
+    return "".join(
+        [
+            chunk.text or ""
+            async for chunk in await models.generate_content_stream(model="m", contents="q", config=config)
+        ]
+    )
 
 
 Ask = Callable[[Visit, Network, float, Headers], Coroutine[Any, Any, str]]
@@ -261,7 +274,8 @@ async def test_a_connection_that_breaks_while_the_model_samples_costs_no_second_
 
 
 async def side_by_side(house: House, asks: list[Ask], wait: Callable[[Ask, Visit, Network], Awaitable[None]]) -> None:
-    """Has each client ask in an attempt of its own, at the same time: all they do is wait. Each has asked before, so that it is ready."""
+    """Has each client ask in an attempt of its own, at the same time: all they do is wait. Each has asked before, so
+    that it is ready."""
 
     async def one(ask: Ask, ready: asyncio.Barrier) -> None:
         visit = await house.open()
@@ -324,12 +338,18 @@ async def test_as_many_agents_as_ask_the_same_at_once_get_a_sample_each(build: B
 
 @pytest.mark.parametrize("ask", [*COUNTING, *SILENT], ids=named)
 async def test_a_key_of_the_clients_own_overrides_the_rule(build: Build, ask: Ask) -> None:
-    """Equal keys are one call, even after its reply was read; different ones are two, even where the first connection broke."""
+    """Equal keys are one call, even after its reply was read; different ones are two, even where the first connection
+    broke."""
     house = await build(script=["first", "second", "third"])
     visit = await house.open()
     async with network_of(visit) as network:
         keys = ("k1", "k1", "k2", "k1")
-        assert [await ask(visit, network, 30, {"Idempotency-Key": key}) for key in keys] == ["first", "first", "second", "first"]
+        assert [await ask(visit, network, 30, {"Idempotency-Key": key}) for key in keys] == [
+            "first",
+            "first",
+            "second",
+            "first",
+        ]
         house.engine.hold = asyncio.Event()
         left = asyncio.create_task(ask(visit, network, 30, {"Idempotency-Key": "k3"}))
         await until(lambda: len(house.engine.requests) == 3)

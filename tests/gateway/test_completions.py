@@ -1,4 +1,5 @@
-"""Completions with the official client: a prompt is continued as it is, and one that goes on from an earlier sample keeps its ids."""
+"""Completions with the official client: a prompt is continued as it is, and one that goes on from an earlier sample
+keeps its ids."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from pydantic import TypeAdapter
 from agentlightning.engines.base import Sample
 from agentlightning.errors import EngineError
 from agentlightning.gateway.prompts import Prefix, Prefixes, PromptError
-from agentlightning.gateway.tree import Leaf, Plan, TraceTree
+from agentlightning.gateway.tree import Leaf, Placement, TraceTree
 from agentlightning.templates import Template, load_template
 from agentlightning.types import CallStatus, FinishReason, Message, Segment
 from tests.gateway.conftest import Build, House, Visit, ids
@@ -51,7 +52,11 @@ async def test_a_completion_is_recorded_exactly_and_without_a_template(house: Ho
     house.engine.script = [" blue."]
     visit = await house.open()
     reply = await complete(visit, "The sky is")
-    assert (reply.choices[0].text, reply.choices[0].finish_reason, reply.object) == (" blue.", "stop", "text_completion")
+    assert (reply.choices[0].text, reply.choices[0].finish_reason, reply.object) == (
+        " blue.",
+        "stop",
+        "text_completion",
+    )
     assert reply.id.startswith("cmpl-")
     [call] = await visit.calls()
     assert (call.id, call.wire, call.branch) == (reply.id, "completions", "root")
@@ -63,7 +68,8 @@ async def test_a_completion_is_recorded_exactly_and_without_a_template(house: Ho
 
 
 async def test_a_whole_reply_begins_once_it_is_recorded(build: Build) -> None:
-    """Its status line and its body come in one piece, however many tokens were sampled one by one; a failure on the way is answered as one."""
+    """Its status line and its body come in one piece, however many tokens were sampled one by one; a failure on the way
+    is answered as one."""
     house = await build(chunk=1, script=["a longer text", "a longer text", EngineError("out of memory")])
     visit = await house.open()
     for n, expected in ((2, 200), (1, 500)):
@@ -72,7 +78,9 @@ async def test_a_whole_reply_begins_once_it_is_recorded(build: Build) -> None:
             client.post(visit.endpoint.base_url + "/completions", json={"prompt": "q", "n": n}) as reply,
         ):
             assert reply.status == expected
-            assert [call.status for call in await visit.calls()] == [CallStatus.COMPLETE, CallStatus.REFUSED][: 1 + (expected == 500)]
+            assert [call.status for call in await visit.calls()] == [CallStatus.COMPLETE, CallStatus.REFUSED][
+                : 1 + (expected == 500)
+            ]
             assert (await reply.text()).startswith("{")
 
 
@@ -146,7 +154,9 @@ async def test_echo_repeats_the_prompt(house: House) -> None:
     visit = await house.open()
     whole = await complete(visit, "The sky is", echo=True)
     assert whole.choices[0].text == "The sky is blue."
-    text = "".join([chunk.choices[0].text async for chunk in await complete(visit, "The sky is", echo=True, stream=True)])
+    text = "".join(
+        [chunk.choices[0].text async for chunk in await complete(visit, "The sky is", echo=True, stream=True)]
+    )
     assert text == "The sky is blue."
     await complete(visit, text + " And")
     assert (await visit.calls())[-1].branch == "continued"
@@ -196,7 +206,16 @@ async def test_what_cannot_be_honoured_is_refused_by_name(house: House) -> None:
         assert (status, reply["error"]["param"]) == (400, param), (name, reply)
         assert param in reply["error"]["message"], name
     assert not house.engine.requests
-    nothing = {"suffix": None, "best_of": 1, "n": 2, "logit_bias": {}, "presence_penalty": 0.0, "echo": False, "logprobs": None, "x": [1]}
+    nothing = {
+        "suffix": None,
+        "best_of": 1,
+        "n": 2,
+        "logit_bias": {},
+        "presence_penalty": 0.0,
+        "echo": False,
+        "logprobs": None,
+        "x": [1],
+    }
     status, reply = await post(visit, {"model": "m", "prompt": ["q"], **nothing})
     assert status == 200, reply
     with pytest.raises(openai.BadRequestError):
@@ -208,14 +227,20 @@ async def test_what_cannot_be_honoured_is_refused_by_name(house: House) -> None:
 
 @pytest.mark.parametrize("canonical", [True, False])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_text_that_goes_on_from_a_sample_keeps_its_ids(build: Build, real: Template, canonical: bool, stream: bool) -> None:
+async def test_a_text_that_goes_on_from_a_sample_keeps_its_ids(
+    build: Build, real: Template, canonical: bool, stream: bool
+) -> None:
     """Samples that end by themselves, by a stop string, by length: the next prompt begins with all of their tokens."""
-    house = await build(template=real, canonical=canonical, script=["in the hall é\nObservation: no", "all", "too long a text", "end"])
+    house = await build(
+        template=real, canonical=canonical, script=["in the hall é\nObservation: no", "all", "too long a text", "end"]
+    )
     visit = await house.open()
     text = "Q: <|im_end|> where?\nA: "
     for options in ({"stop": ["Observation:"]}, {}, {"max_tokens": 5}, {}):
         if stream:
-            said = "".join([chunk.choices[0].text async for chunk in await complete(visit, text, stream=True, **options)])
+            said = "".join(
+                [chunk.choices[0].text async for chunk in await complete(visit, text, stream=True, **options)]
+            )
         else:
             said = (await complete(visit, text, **options)).choices[0].text
         text += said + ("Observation: the" if "stop" in options else "\n\nthe next ")
@@ -225,7 +250,9 @@ async def test_a_text_that_goes_on_from_a_sample_keeps_its_ids(build: Build, rea
         whole = await visit.path_ids(before.samples[0].node)
         assert (await visit.path_ids(after.prompt_node))[: len(whole)] == whole
     nodes = await visit.nodes()
-    assert sum(len(node.token_ids) for node in nodes) == len(await visit.path_ids(calls[-1].samples[0].node)), "stored once each"
+    assert sum(len(node.token_ids) for node in nodes) == len(await visit.path_ids(calls[-1].samples[0].node)), (
+        "stored once each"
+    )
     ended = real.decode(await visit.path_ids(calls[-1].prompt_node))
     assert ended.replace("<|im_end|>\n\n", "\n\n") == text[: len(text) - len("end\n\nthe next ")]
 
@@ -241,7 +268,9 @@ async def test_ids_that_go_on_from_a_sample_keep_its_path(house: House) -> None:
         prompt = [*prompt, *choice["token_ids"], *ids(house, "\nmore")]
     calls = await visit.calls()
     assert [call.branch for call in calls] == ["root", "continued", "continued"]
-    assert [request.prompt_ids.tolist() for request in house.engine.requests] == [await visit.path_ids(call.prompt_node) for call in calls]
+    assert [request.prompt_ids.tolist() for request in house.engine.requests] == [
+        await visit.path_ids(call.prompt_node) for call in calls
+    ]
     assert len(await visit.nodes()) == 6
     await complete(visit, [*prompt[:-1], 200])
     assert (await visit.calls())[-1].branch == "continued", "a shorter beginning is one too"
@@ -274,7 +303,9 @@ async def test_policies_and_conversations_do_not_mix(house: House) -> None:
     house.engine.script = ["one", "two", "three"]
     visit = await house.open()
     await complete(visit, "q")
-    await visit.ask([{"role": "user", "content": "q"}, {"role": "assistant", "content": "one"}, {"role": "user", "content": "z"}])
+    await visit.ask(
+        [{"role": "user", "content": "q"}, {"role": "assistant", "content": "one"}, {"role": "user", "content": "z"}]
+    )
     assert [call.branch for call in await visit.calls()] == ["root", "new"]
     tree = TraceTree()
     speaker = Speaker(tree, GlassTemplate())
@@ -305,13 +336,22 @@ class Speaker:
         self.calls = 0
 
     def say(
-        self, prompt: str | list[int], text: str, *, policy: str = "main", ends: bool = True, canonical: bool = True, recorded: bool = True
-    ) -> Plan:
+        self,
+        prompt: str | list[int],
+        text: str,
+        *,
+        policy: str = "main",
+        ends: bool = True,
+        canonical: bool = True,
+        recorded: bool = True,
+    ) -> Placement:
         plan = self.tree.plan_prompt(prompt if isinstance(prompt, str) else array("i", prompt), policy, self.template)
         if not recorded:
             self.tree.withdraw(plan)
             return plan
-        sampled = array("i", [i for piece in ([text] if canonical else text) for i in self.template.encode(piece, start=False)])
+        sampled = array(
+            "i", [i for piece in ([text] if canonical else text) for i in self.template.encode(piece, start=False)]
+        )
         if ends:
             sampled.append(self.template.stop_token_ids[0])
         self.sampled = sampled
@@ -323,16 +363,20 @@ class Speaker:
         return plan
 
 
-PIECES = st.text(st.sampled_from("ab \n<|é漢"), max_size=4) | st.sampled_from(["<|im_end|>", "<|im_start|>", "the", "@prompt 0:"])
+PIECES = st.text(st.sampled_from("ab \n<|é漢"), max_size=4) | st.sampled_from(
+    ["<|im_end|>", "<|im_start|>", "the", "@prompt 0:"]
+)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.data(), st.sampled_from(["glass", "real"]))
 def test_a_splice_is_never_wrong_and_never_missed(real: Template, data: st.DataObject, which: str) -> None:
-    """Random prompts that repeat, extend, cut and edit what was said before, as text or ids: the path taken is the longest recorded one that the prompt
-    really begins with, and reads as the prompt does."""
+    """Random prompts that repeat, extend, cut and edit what was said before, as text or ids: the path taken is the
+    longest recorded one that the prompt really begins with, and reads as the prompt does."""
     template = GlassTemplate() if which == "glass" else real
-    pieces = PIECES if which == "real" else PIECES.filter(lambda piece: "im_" not in piece)  # the glass template escapes nothing
+    pieces = (
+        PIECES if which == "real" else PIECES.filter(lambda piece: "im_" not in piece)
+    )  # the glass template escapes nothing
     speaker = Speaker(TraceTree(), template)
     texts: list[tuple[str, list[int]]] = []
     paths: list[list[int]] = []
@@ -361,7 +405,9 @@ def test_a_splice_is_never_wrong_and_never_missed(real: Template, data: st.DataO
             assert path == prompt
         longest = max((length for length, _ in begun), default=0)
         assert (plan.parent is not None) == bool(begun)
-        assert not begun or plan.parent.node.path_ids().tolist() in [whole for length, whole in begun if length == longest]
+        assert not begun or plan.parent.node.path_ids().tolist() in [
+            whole for length, whole in begun if length == longest
+        ]
         assert not begun or path[: plan.parent.node.length] == plan.parent.node.path_ids().tolist()
         if options["recorded"]:
             paths.append(path + speaker.sampled.tolist())

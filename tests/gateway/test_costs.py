@@ -1,6 +1,8 @@
-"""What a request of a megabyte, or a reply of a model that repeats itself, may cost: seconds of a loop that every attempt waits for.
+"""What a request of a megabyte, or a reply of a model that repeats itself, may cost: seconds of a loop that every
+attempt waits for.
 
-Each of these took ten seconds or more while something in it was looked through again and again. Measured as processor time of this thread.
+Each of these took ten seconds or more while something in it was looked through again and again. Measured as processor
+time of this thread.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agentlightning.gateway.past import AttemptPast
+from agentlightning.gateway.kept_replies import AttemptPast
 from agentlightning.gateway.prompts import encode_text
 from agentlightning.gateway.wires import find_wire
 from agentlightning.gateway.wires.base import CallError, Conversation, Target, WireRequest
@@ -136,7 +138,9 @@ ENDLESS: dict[str, list[tuple[str, str]]] = {
 
 def repeated() -> list[tuple[str, str]]:
     texts = [(name, piece * (LENGTH // len(piece))) for name, pieces in BROKEN.items() for piece in pieces]
-    return texts + [(name, begin + piece * (LENGTH // len(piece))) for name, shapes in ENDLESS.items() for begin, piece in shapes]
+    return texts + [
+        (name, begin + piece * (LENGTH // len(piece))) for name, shapes in ENDLESS.items() for begin, piece in shapes
+    ]
 
 
 @pytest.mark.parametrize(("name", "text"), repeated(), ids=lambda value: value[:40] if isinstance(value, str) else None)
@@ -171,7 +175,9 @@ def fed(name: str, text: str) -> Iterator[str]:
 
 WITH_TAGS: dict[str, Callable[[int], str]] = {
     "hermes": lambda count: f'<tool_call>{{"name": "f", "arguments": {{"x": "{"</tool_call>" * count}"}}}}</tool_call>',
-    "qwen3_coder": lambda count: f"<tool_call><function=f><parameter=x>{'</tool_call>' * count}</parameter></function></tool_call>",
+    "qwen3_coder": lambda count: (
+        f"<tool_call><function=f><parameter=x>{'</tool_call>' * count}</parameter></function></tool_call>"
+    ),
     "mistral_v11": lambda count: f'[TOOL_CALLS]f{{"x": "{"[TOOL_CALLS]" * count}"}}',
 }
 

@@ -1,4 +1,5 @@
-"""What is told of a reply besides its text: how many of its tokens are thoughts, on every wire, and how many of its tool calls could not be read."""
+"""What is told of a reply besides its text: how many of its tokens are thoughts, on every wire, and how many of its
+tool calls could not be read."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from google import genai
 from google.genai import types
 from rich.console import Console
 
-from agentlightning.ledger import Ledger, count_malformed, total
-from agentlightning.metrics.state import summary
-from agentlightning.show import RunView, render_run
-from agentlightning.show_trace import attempt_of, node_facts, render_rollout, render_tree, rollout_json, tree_json
-from agentlightning.show_tree import boxes
+from agentlightning.records.ledger import Ledger, count_malformed, total
 from agentlightning.templates import load_template
 from agentlightning.types import RunRecord, RunStatus, StepRecord
+from agentlightning.views.live.state import summary
+from agentlightning.views.runs import RunView, render_run
+from agentlightning.views.trace import attempt_of, node_facts, render_rollout, render_tree, rollout_json, tree_json
+from agentlightning.views.tree import boxes
 from tests.cli.test_trace import view_of
 from tests.gateway.conftest import Build, Visit
 from tests.gateway.scripted import GlassTemplate
@@ -25,7 +26,10 @@ from tests.templates.fixtures import template_of
 from tests.tiny import CHATML, tiny_tokenizer
 
 THOUGHT, ANSWER = "<think>\nI think, 🙂.\n</think>", "\n\nSo I am."
-TOOL = {"type": "function", "function": {"name": "calc", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "calc", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}},
+}
 BROKEN = 'Look: <tool_call>{"name": "calc", "arguments": {"x": </tool_call>'
 
 
@@ -76,11 +80,15 @@ async def gemini(visit: Visit, stream: bool) -> tuple[int, int]:
     options = types.HttpOptions(base_url=visit.endpoint.root_url, retry_options=types.HttpRetryOptions(attempts=1))
     client = genai.Client(api_key=visit.endpoint.key, vertexai=False, http_options=options)
     if stream:
-        usage = [chunk async for chunk in await client.aio.models.generate_content_stream(model="m", contents="q")][-1].usage_metadata
+        usage = [chunk async for chunk in await client.aio.models.generate_content_stream(model="m", contents="q")][
+            -1
+        ].usage_metadata
     else:
         usage = (await client.aio.models.generate_content(model="m", contents="q")).usage_metadata
     await client.aio.aclose()
-    assert usage.total_token_count == usage.prompt_token_count + usage.candidates_token_count + usage.thoughts_token_count
+    assert (
+        usage.total_token_count == usage.prompt_token_count + usage.candidates_token_count + usage.thoughts_token_count
+    )
     return usage.thoughts_token_count, usage.candidates_token_count + usage.thoughts_token_count
 
 
@@ -92,7 +100,9 @@ async def test_a_reply_without_thoughts_has_none_to_count(build: Build) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("real", [False, True])
-async def test_a_malformed_call_is_text_for_the_agent_and_counted_in_the_record(build: Build, stream: bool, real: bool) -> None:
+async def test_a_malformed_call_is_text_for_the_agent_and_counted_in_the_record(
+    build: Build, stream: bool, real: bool
+) -> None:
     template = load_template(tiny_tokenizer((), CHATML)) if real else GlassTemplate()
     whole = '<tool_call>\n{"name": "calc", "arguments": {"x": 1}}\n</tool_call>'
     house = await build(template=template, script=[BROKEN, whole, BROKEN])

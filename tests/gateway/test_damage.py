@@ -1,4 +1,5 @@
-"""Random conversations over real templates under what clients do to them. benchmarks/continuation.py runs a thousand of them."""
+"""Random conversations over real templates under what clients do to them. benchmarks/continuation.py runs a thousand of
+them."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def test_a_history_that_lost_turns_is_a_branch_with_that_reason(damage: str, fam
     assert branches["compacted"] + branches["new"] > 10
     assert branches["compacted"] > 10 or damage == "compacted"
     # A summary that is left out once more is an edit: no turn is gone.
-    assert branches.keys() <= {"continued", "compacted", "forked", "new" if damage == "compacted" else "edited"}, branches
+    assert branches.keys() <= {"continued", "compacted", "forked", "new" if damage == "compacted" else "edited"}, (
+        branches
+    )
 
 
 def test_what_is_no_compaction_is_never_called_one() -> None:
@@ -63,7 +66,9 @@ def test_what_is_no_compaction_is_never_called_one() -> None:
 
 
 @pytest.mark.parametrize(("family", "tools"), FAMILIES)
-def test_the_reason_of_a_branch_is_a_label_and_changes_no_token(family: str, tools: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_of_a_branch_is_a_label_and_changes_no_token(
+    family: str, tools: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def prompts() -> list[list[int]]:
         told: list[list[int]] = []
         ask = Talk.ask

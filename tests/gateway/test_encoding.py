@@ -1,4 +1,5 @@
-"""Tokenising beside the event loop: each call gets the ids that it would have got alone, whatever becomes of the others."""
+"""Tokenising beside the event loop: each call gets the ids that it would have got alone, whatever becomes of the
+others."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ async def test_texts_that_wait_together_get_the_ids_they_would_get_alone() -> No
 
 
 async def test_a_long_text_is_tokenised_beside_the_loop_also_where_it_is_alone() -> None:
-    """Megabytes would hold up every attempt for seconds; for a few kilobytes another thread takes longer than they do."""
+    """Megabytes would hold up every attempt for seconds; for a few kilobytes another thread takes longer than they
+    do."""
 
     class Told(GlassTemplate):
         def encode_all(self, texts: Sequence[tuple[str, bool]]) -> list[array[int] | TemplateError]:
@@ -84,7 +86,9 @@ async def test_a_defect_of_a_template_reaches_those_who_wait_for_it() -> None:
             raise ZeroDivisionError
 
     encoder, broken, glass = Encoder(), Broken(), GlassTemplate()
-    outcomes = await asyncio.gather(*(encoder.encode(each, "x", start=False) for each in (broken, glass, broken)), return_exceptions=True)
+    outcomes = await asyncio.gather(
+        *(encoder.encode(each, "x", start=False) for each in (broken, glass, broken)), return_exceptions=True
+    )
     assert [type(outcome) for outcome in outcomes] == [ZeroDivisionError, array, ZeroDivisionError]
     encoder.close()
 

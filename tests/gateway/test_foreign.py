@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agentlightning.gateway.past import AttemptPast
-from agentlightning.gateway.policy import Policy
+from agentlightning.gateway.kept_replies import AttemptPast
+from agentlightning.gateway.served import Served
 from agentlightning.gateway.wires import find_wire, read_request
 from agentlightning.gateway.wires.base import CallError, OutputFormat, Target, WireRequest
 from agentlightning.gateway.wires.foreign import _OWN, MAX_KWARGS, REFUSED
@@ -28,7 +28,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "completions": {"prompt": "q"},
 }
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
-OTHER = {"documents": [{"text": "x"}], "transforms": ["middle-out"], "logit_bias": {"5": 100}, "stop_regex": "x", "options": {"num_ctx": 9}}
+OTHER = {
+    "documents": [{"text": "x"}],
+    "transforms": ["middle-out"],
+    "logit_bias": {"5": 100},
+    "stop_regex": "x",
+    "options": {"num_ctx": 9},
+}
 
 
 def read(path: str, more: dict[str, Any]) -> WireRequest:
@@ -58,11 +64,22 @@ def test_every_setting_that_cannot_be_honoured_is_refused_by_name_and_its_neutra
         if name in own(path):
             continue
         value = OTHER.get(
-            name, True if False in neutral else False if True in neutral else [5] if [] in neutral else {"a": 1} if {} in neutral else 7
+            name,
+            True
+            if False in neutral
+            else False
+            if True in neutral
+            else [5]
+            if [] in neutral
+            else {"a": 1}
+            if {} in neutral
+            else 7,
         )
         for body, where in (({name: value}, name), ({"extra_body": {name: value}}, f"extra_body.{name}")):
             error = refusal(path, body)
-            assert name in f"{error.param} {error.message}" and (error.param == where or path == "models/m:generateContent"), (
+            assert name in f"{error.param} {error.message}" and (
+                error.param == where or path == "models/m:generateContent"
+            ), (
                 name,
                 error.message,
             )
@@ -73,11 +90,22 @@ def test_every_setting_that_cannot_be_honoured_is_refused_by_name_and_its_neutra
 @pytest.mark.parametrize("config", ["generationConfig", "generation_config"])
 def test_what_is_asked_inside_geminis_settings_is_honoured_or_refused_by_name_as_at_the_top(config: str) -> None:
     path = "models/m:generateContent"
-    for name in ("repetition_penalty", "min_p", "min_tokens", "stop_token_ids", "structural_tag", "truncate_prompt_tokens"):
+    for name in (
+        "repetition_penalty",
+        "min_p",
+        "min_tokens",
+        "stop_token_ids",
+        "structural_tag",
+        "truncate_prompt_tokens",
+    ):
         assert name in refusal(path, {config: {name: [5] if name == "stop_token_ids" else 5}}).message
     assert read(path, {config: {"guided_choice": ["a"]}}).output == OutputFormat(choice=("a",))
-    assert read(path, {config: {"chat_template_kwargs": {"enable_thinking": False}}}).template_kwargs == {"enable_thinking": False}
-    assert read(path, {config: {"min_p": 0, "presence_penalty": 0, "presencePenalty": 0}}) == read(path, {config: {"presencePenalty": 0}})
+    assert read(path, {config: {"chat_template_kwargs": {"enable_thinking": False}}}).template_kwargs == {
+        "enable_thinking": False
+    }
+    assert read(path, {config: {"min_p": 0, "presence_penalty": 0, "presencePenalty": 0}}) == read(
+        path, {config: {"presencePenalty": 0}}
+    )
 
 
 FORMS: list[tuple[dict[str, Any], OutputFormat]] = [
@@ -101,7 +129,10 @@ FORMS: list[tuple[dict[str, Any], OutputFormat]] = [
     ({"grammar": {"type": "regex", "value": "a+"}}, OutputFormat(regex="a+")),
     ({"grammar": {"type": "json", "value": SCHEMA}}, OutputFormat(SCHEMA)),
     ({"response_format": {"type": "json_object", "schema": SCHEMA}}, OutputFormat(SCHEMA)),
-    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}, OutputFormat(SCHEMA)),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+        OutputFormat(SCHEMA),
+    ),
     ({"response_format": {"type": "json_object"}}, OutputFormat()),
 ]
 
@@ -126,14 +157,22 @@ def test_every_spelling_of_a_format_is_the_same_on_every_wire(path: str) -> None
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"guided_json": "{"}, "guided_json is no JSON"), ({"guided_json": 3}, "guided_json must be a JSON schema"), ({"regex": 3}, "regex must be a regular"),
-        ({"guided_choice": [1]}, "guided_choice must be a list of texts"), ({"guided_choice": "a"}, "guided_choice must be"),
-        ({"grammar": {"type": "x"}}, "grammar must be of type json or regex"), ({"guided_json": SCHEMA, "regex": "a"}, "guided_json and regex both say"),
-        ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag"), ({"structured_outputs": {"new": 1}}, "structured_outputs.new"),
-        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "has regex and choice"), ({"structured_outputs": "x"}, "must be an object"),
-        ({"extra_body": 3}, "extra_body must be an object"), ({"chat_template_kwargs": 3}, "chat_template_kwargs must be an object"),
-        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"), ({"enable_thinking": "no"}, "enable_thinking must be true or false"),
-        ({"chat_template_kwargs": {"x": "y" * MAX_KWARGS}}, "larger than 16 KB"), ({"chat_template_kwargs": {"x": json.loads("[" * 90 + "]" * 90)}}, "levels deep"),
+        ({"guided_json": "{"}, "guided_json is no JSON"), ({"guided_json": 3}, "guided_json must be a JSON schema"),
+        ({"regex": 3}, "regex must be a regular"),
+        ({"guided_choice": [1]}, "guided_choice must be a list "
+                                 "of texts"), ({"guided_choice": "a"}, "guided_choice must be"),
+        ({"grammar": {"type": "x"}}, "grammar must be of type json or regex"), ({"guided_json": SCHEMA, "regex": "a"},
+        "guided_json and regex both say"),
+        ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": {"new": 1}}, "structured_outputs.new"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "has regex and choice"), ({"structured_outputs": "x"},
+        "must be an object"),
+        ({"extra_body": 3}, "extra_body must be an object"), ({"chat_template_kwargs": 3},
+        "chat_template_kwargs must be an object"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"), ({"enable_thinking": "no"},
+        "enable_thinking must be true or false"),
+        ({"chat_template_kwargs": {"x": "y" * MAX_KWARGS}}, "larger than 16 KB"),
+        ({"chat_template_kwargs": {"x": json.loads("[" * 90 + "]" * 90)}}, "levels deep"),
         ({"response_format": {"type": "structural_tag"}}, "response_format must be of type"),
     ],
 )  # fmt: skip
@@ -157,14 +196,17 @@ async def test_a_refusal_has_the_wires_own_shape(build: Build) -> None:
 
 SWITCHED = THINKING.replace(
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}",
-    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' + ('<think>\n\n</think>\n\n' if enable_thinking is defined and not enable_thinking else '') }}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' + ('<think>\n\n</think>\n\n' if enable_thinking is "
+    "defined and not enable_thinking else '') }}"
     "{%- if note is defined %}{{- note }}{%- endif %}",
 )
 assert SWITCHED != THINKING
 
 
 def switched() -> Any:
-    return load_template(wrap(byte_level(CHATML, ("<think>", "</think>", "<tool_call>", "</tool_call>")), SWITCHED, eos="<|im_end|>"))
+    return load_template(
+        wrap(byte_level(CHATML, ("<think>", "</think>", "<tool_call>", "</tool_call>")), SWITCHED, eos="<|im_end|>")
+    )
 
 
 def test_every_wire_takes_them_in_every_spelling() -> None:
@@ -173,7 +215,12 @@ def test_every_wire_takes_them_in_every_spelling() -> None:
         if path == "completions":
             assert "goes through no chat template" in refusal(path, {"chat_template_kwargs": off}).message
             continue
-        for body in ({"chat_template_kwargs": off}, off, {"extra_body": {"chat_template_kwargs": off}}, {"extra_body": off}):
+        for body in (
+            {"chat_template_kwargs": off},
+            off,
+            {"extra_body": {"chat_template_kwargs": off}},
+            {"extra_body": off},
+        ):
             request = read(path, body)
             assert request.template_kwargs == off == request.asked["chat_template_kwargs"]
         assert read(path, {"chat_template_kwargs": {}}) == read(path, {"enable_thinking": None}) == read(path, {})
@@ -191,9 +238,9 @@ async def test_they_change_the_prompt_are_continued_under_the_same_values_and_br
     calls = await visit.calls()
     assert [call.branch for call in calls] == ["root", "continued", "kwargs_changed", "continued"]
     prompts = [await visit.path_ids(call.prompt_node) for call in calls]
-    assert template.decode(prompts[0]).endswith("assistant\n<think>\n\n</think>\n\n") and template.decode(prompts[2]).endswith(
-        "assistant\n"
-    )
+    assert template.decode(prompts[0]).endswith("assistant\n<think>\n\n</think>\n\n") and template.decode(
+        prompts[2]
+    ).endswith("assistant\n")
     first = await visit.path_ids(calls[0].samples[0].node)
     assert prompts[1][: len(first)] == first
     assert calls[0].asked["chat_template_kwargs"] == {"enable_thinking": False}
@@ -245,4 +292,4 @@ def test_only_so_many_variants_of_a_template_are_kept() -> None:
     for i in range(100):
         template.under({"note": str(i)})
     assert len(template._variants._made) == 32
-    assert Policy("main", None, template).under({}, None).template is template  # type: ignore[arg-type]
+    assert Served("main", None, template).under({}, None).template is template  # type: ignore[arg-type]

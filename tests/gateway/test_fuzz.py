@@ -1,7 +1,8 @@
-"""Whatever a confused or hostile client may send, on every wire that is served: an answer in the wire's own shape, and soon; never a 500, never anything
-of another attempt, never a control token that the template did not write.
+"""Whatever a confused or hostile client may send, on every wire that is served: an answer in the wire's own shape, and
+soon; never a 500, never anything of another attempt, never a control token that the template did not write.
 
-A body is a seed (ours, and recorded ones where they are present) with a few changes to its structure, and then perhaps to its bytes.
+A body is a seed (ours, and recorded ones where they are present) with a few changes to its structure, and then perhaps
+to its bytes.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from openai.types import Completion, ErrorObject
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-from agentlightning.config import SamplingConfig
 from agentlightning.errors import TemplateError
 from agentlightning.gateway.bodies import parse as _parse
-from agentlightning.gateway.past import AttemptPast
+from agentlightning.gateway.kept_replies import AttemptPast
 from agentlightning.gateway.tree import TraceTree
 from agentlightning.gateway.wires import WIRES, find_wire, read_request
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Look, Reply, Wire, WireRequest
+from agentlightning.settings.fields import SamplingConfig
 from agentlightning.templates.base import ParsedDelta, Template
 from agentlightning.types import FinishReason, Message, SamplingParams, ToolCall
 from tests.gateway.conftest import Build, House, Visit
@@ -104,7 +105,14 @@ def check_error(wire: Wire, body: Any) -> None:
 
 # --------------------------------------------------------------------------- the translations alone
 
-SAID = Message("assistant", "é\u2028 <b>", (ToolCall("call_1", "f", '{"a": 1}'), ToolCall("call_2", "g", "{broken")), None, None, "hm")
+SAID = Message(
+    "assistant",
+    "é\u2028 <b>",
+    (ToolCall("call_1", "f", '{"a": 1}'), ToolCall("call_2", "g", "{broken")),
+    None,
+    None,
+    "hm",
+)
 
 
 def prompt_of(request: WireRequest, template: Template) -> list[int]:
@@ -118,7 +126,9 @@ def answer(wire: Wire, request: WireRequest) -> None:
     """What the wire makes of a reply to the request: JSON, and a stream."""
     ids, logprobs = array("i", [5, 6]), array("f", [-0.5, -0.25])
     choices = [Choice(SAID, FinishReason.STOP, ids, logprobs, ("a", "\ufffd") if request.logprobs else ())] * request.n
-    reply = Reply(wire.id_prefix + "0" * 24, 0, choices, 3, 2 * request.n, 1, array("i", [1, 2, 3]) if request.token_ids else None)
+    reply = Reply(
+        wire.id_prefix + "0" * 24, 0, choices, 3, 2 * request.n, 1, array("i", [1, 2, 3]) if request.token_ids else None
+    )
     REPLIES.get(wire.name, lambda body: body)(json.loads(wire.reply(request, reply)))
     events = wire.stream(request, reply.id, 0)
     data = [events.heartbeat, events.begin(Begun(3, SamplingParams()))]
@@ -191,7 +201,8 @@ class Attack:
 
 
 async def attacked(build: Build) -> tuple[House, Visit, Visit, str]:
-    """A house with an attempt that has something to hide and one that is nosy; the engine says what it was prompted with."""
+    """A house with an attempt that has something to hide and one that is nosy; the engine says what it was prompted
+    with."""
 
     def echo(prompt: str, request: Any) -> str:
         return SECRET if SECRET in prompt else prompt[-60:].replace("<|", "< |")
@@ -218,7 +229,12 @@ async def test_no_request_brings_the_server_down_or_shows_another_attempt(build:
         attack = Attack(client, victim, visit, their_id)
 
         @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None)
-        @given(st.integers(0, len(known) - 1), CHANGED, DAMAGED, st.sampled_from(["application/json"] * 8 + ["text/plain", "JSON", ""]))
+        @given(
+            st.integers(0, len(known) - 1),
+            CHANGED,
+            DAMAGED,
+            st.sampled_from(["application/json"] * 8 + ["text/plain", "JSON", ""]),
+        )
         def one(which: int, changes: list[Change], damaged: Damage, kind: str) -> None:
             damage, where, junk = damaged
             data = damage(encoded(changed(known[which].body, changes)), where, junk)
@@ -237,8 +253,10 @@ async def test_what_is_spoilt_as_a_whole_is_refused_in_the_wires_own_shape(build
     _, victim, visit, their_id = await attacked(build)
     seed = WHOLE[wire.name]
     whole = encoded(seed.body)
-    bodies = (b"", b"{", b"[]", b"3", b"null", b'"x"', whole[:-1], whole.replace(b"PLACE", b"\xff", 1), whole.replace(b"PLACE", b"\\ud800", 1), whole.replace(b"PLACE", b"a\\u0000b", 1),
-              whole.replace(b"0.5", b"NaN"), b"[" * 100_000, b'{"a":' * 2000 + b"1" + b"}" * 2000, b"\0" * 1000)  # fmt: skip
+    bodies = (b"", b"{", b"[]", b"3", b"null", b'"x"', whole[:-1], whole.replace(b"PLACE", b"\xff", 1),
+    whole.replace(b"PLACE", b"\\ud800", 1), whole.replace(b"PLACE", b"a\\u0000b", 1),
+              whole.replace(b"0.5", b"NaN"), b"[" * 100_000, b'{"a":' * 2000 + b"1" + b"}" * 2000,
+              b"\0" * 1000)  # fmt: skip
     async with aiohttp.ClientSession() as client:
         attack = Attack(client, victim, visit, their_id)
         for body in bodies:
@@ -269,10 +287,16 @@ async def test_sizes_that_are_meant_to_hurt_are_answered(build: Build, wire: Wir
         if tools:
             assert (await attack.send(seed, encoded({**seed.body, "tools": tools * 300})))[0] in (200, 400)
             for depth in (60, 70, 300, 1100):
-                status, _ = await attack.send(seed, encoded({**seed.body, "tools": [{**tools[0], "more": f"DEEP{depth}"}]}))
+                status, _ = await attack.send(
+                    seed, encoded({**seed.body, "tools": [{**tools[0], "more": f"DEEP{depth}"}]})
+                )
                 assert status == 400 or depth < 300, "what is not read may be nested, as far as JSON goes"
         for count, expected in ((128, 200), (129, 400), (10**9, 400)):
-            body = {**seed.body, "n": count} if "n" in seed.body else {**seed.body, "generationConfig": {"candidateCount": count}}
+            body = (
+                {**seed.body, "n": count}
+                if "n" in seed.body
+                else {**seed.body, "generationConfig": {"candidateCount": count}}
+            )
             if "n" in seed.body or "contents" in seed.body:
                 assert (await attack.send(seed, encoded(body)))[0] == expected
         assert (await attack.send(seed, encoded(seed.body)))[0] == 200
@@ -299,7 +323,8 @@ def control_tokens_of(wire: Wire, seed: Seed, body: Any, family: str) -> list[in
 @pytest.mark.parametrize("family", ["hermes_tags", "thinking", "llama3", "gemma"])
 @wires
 def test_no_field_of_a_request_can_write_a_control_token(wire: Wire, family: str) -> None:
-    """Each string of the seed in turn is the text of all control tokens, and then all that is the author's own at once."""
+    """Each string of the seed in turn is the text of all control tokens, and then all that is the author's own at
+    once."""
     seed = WHOLE[wire.name]
     word = "".join(control_of(template_of(family)))
     tried = 0
@@ -312,7 +337,9 @@ def test_no_field_of_a_request_can_write_a_control_token(wire: Wire, family: str
         assert control_tokens_of(wire, seed, hostile, family) == expected, path
     everywhere = json.loads(json.dumps(seed.body).replace(PLACE, f"x{word}y"))
     assert control_tokens_of(wire, seed, everywhere, family) == control_tokens_of(wire, seed, seed.body, family)
-    assert tried >= min(5, json.dumps(seed.body).count(PLACE)) or control_tokens_of(wire, seed, seed.body, family) is None
+    assert (
+        tried >= min(5, json.dumps(seed.body).count(PLACE)) or control_tokens_of(wire, seed, seed.body, family) is None
+    )
 
 
 @wires
@@ -358,7 +385,8 @@ ODD_SEGMENTS = (
 
 
 async def test_odd_paths_are_answered_and_recorded(build: Build) -> None:
-    """A model, an agent, a response or a query that no author would name so: nothing is a 500, and what becomes a call is recorded whole."""
+    """A model, an agent, a response or a query that no author would name so: nothing is a 500, and what becomes a call
+    is recorded whole."""
     house = await build()
     visit = await house.open()
     gemini, chat = encoded(GEMINI.body), encoded(CHAT.body)

@@ -1,4 +1,5 @@
-"""Google's Gemini API with the official client: what is answered, what is recorded, and that they are the same tokens."""
+"""Google's Gemini API with the official client: what is answered, what is recorded, and that they are the same
+tokens."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ from google.genai import errors, types
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentlightning.config import GatewayConfig, SamplingConfig
 from agentlightning.gateway.equality import equality_key
-from agentlightning.gateway.past import AttemptPast
+from agentlightning.gateway.kept_replies import AttemptPast
 from agentlightning.gateway.wires import find_wire, read_request
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Count, OutputFormat, Reply, Target, WireRequest
 from agentlightning.gateway.wires.gemini import Gemini
 from agentlightning.gateway.wires.gemini_request import json_schema
 from agentlightning.gateway.wires.unserved import Unserved
+from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import CallStatus, FinishReason, Message, SamplingParams, Tool, ToolCall
 from tests.gateway.conftest import Build, House, Visit, ids, until
@@ -97,7 +98,12 @@ async def test_a_reply_is_recorded_exactly(house: House) -> None:
     assert (reply.text, reply.model_version) == ("Hello there.", "gemini-x")
     assert reply.candidates[0].finish_reason is types.FinishReason.STOP
     [call] = await visit.calls()
-    assert (call.id, call.status, call.wire, call.model) == (reply.response_id, CallStatus.COMPLETE, "gemini", "gemini-x")
+    assert (call.id, call.status, call.wire, call.model) == (
+        reply.response_id,
+        CallStatus.COMPLETE,
+        "gemini",
+        "gemini-x",
+    )
     assert call.id.startswith("gen-")
     prompt, sampled = await visit.nodes()
     assert prompt.token_ids == house.engine.requests[0].prompt_ids
@@ -110,7 +116,8 @@ async def test_a_reply_is_recorded_exactly(house: House) -> None:
 @pytest.mark.parametrize("keeps_ids", [True, False])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_tool_conversation_keeps_every_token(house: House, stream: bool, keeps_ids: bool) -> None:
-    """Each prompt begins with all that was prompted and sampled before, whether the history holds a turn in one content or in one per chunk."""
+    """Each prompt begins with all that was prompted and sampled before, whether the history holds a turn in one content
+    or in one per chunk."""
     house.engine.script = ["<think>hm</think>I compute." + CALL + OTHER + CALL, "It is 391.", "Bye."]
     visit = await house.open(sampling=LONG)
     history = [types.Content(role="user", parts=[types.Part(text="What is 17 * 23?")])]
@@ -123,19 +130,32 @@ async def test_a_tool_conversation_keeps_every_token(house: House, stream: bool,
             assert len(calls) == (3 if turn == 0 else 0)
             history += contents
             results = [
-                types.Part(function_response=types.FunctionResponse(name=call.name, id=call.id, response={"result": str(i)}))
+                types.Part(
+                    function_response=types.FunctionResponse(name=call.name, id=call.id, response={"result": str(i)})
+                )
                 for i, call in enumerate(calls)
             ]
             history.append(types.Content(role="user", parts=results or [types.Part(text="And now?")]))
-            for named in [each for content in history for part in content.parts for each in (part.function_call, part.function_response)]:
+            for named in [
+                each
+                for content in history
+                for part in content.parts
+                for each in (part.function_call, part.function_response)
+            ]:
                 if named is not None and not keeps_ids:
                     named.id = None
     await is_one_path(visit)
     calls = await visit.calls()
     recorded = [call.id for call in calls[0].samples[0].message.tool_calls]
     assert len(set(recorded)) == 3
-    request = WIRE.request(POST, {"contents": [content.model_dump(mode="json", exclude_none=True) for content in history]}, PAST)
-    assert [m.content for m in request.messages if m.role == "tool"] == ['{"result":"0"}', '{"result":"1"}', '{"result":"2"}']
+    request = WIRE.request(
+        POST, {"contents": [content.model_dump(mode="json", exclude_none=True) for content in history]}, PAST
+    )
+    assert [m.content for m in request.messages if m.role == "tool"] == [
+        '{"result":"0"}',
+        '{"result":"1"}',
+        '{"result":"2"}',
+    ]
     told = [m.tool_call_id for m in request.messages if m.role == "tool"]
     assert told == [call.id for m in request.messages for call in m.tool_calls]
     assert (told == recorded) == keeps_ids
@@ -195,25 +215,42 @@ async def test_thoughts_are_told_where_they_are_asked_for(house: House) -> None:
 
 @pytest.mark.parametrize("form", ["events", "blocking", "lines", "array"])
 async def test_a_stream_put_together_is_the_reply(build: Build, form: str) -> None:
-    spoken = ["Zürich\u2028and\u0085漢字 <b>é</b>." + CALL.replace('"17', '\n"17') + OTHER, "<think>só</think>other", ""]
+    spoken = [
+        "Zürich\u2028and\u0085漢字 <b>é</b>." + CALL.replace('"17', '\n"17') + OTHER,
+        "<think>só</think>other",
+        "",
+    ]
     house = await build(script=[*spoken, *spoken], chunk=1)
     visit = await house.open(sampling=LONG)
     options = {"tools": [TOOLS], "candidate_count": 3, "thinking_config": types.ThinkingConfig(include_thoughts=True)}
     async with asking(visit) as client:
-        whole = await client.models.generate_content(model="m", contents="q", config=types.GenerateContentConfig(**options))
+        whole = await client.models.generate_content(
+            model="m", contents="q", config=types.GenerateContentConfig(**options)
+        )
         if form == "events":
             config = types.GenerateContentConfig(**options)
-            chunks = [chunk async for chunk in await client.models.generate_content_stream(model="m", contents="q", config=config)]
+            chunks = [
+                chunk
+                async for chunk in await client.models.generate_content_stream(model="m", contents="q", config=config)
+            ]
     if form == "blocking":
         chunks = await asyncio.to_thread(blocking_stream, visit, options)
     if form in ("lines", "array"):
-        body = {"contents": "q", "tools": json.loads(TOOLS.model_dump_json(exclude_none=True, by_alias=True)), "generationConfig": {"candidateCount": 3, "thinkingConfig": {"includeThoughts": True}}}  # fmt: skip
-        url = f"{visit.endpoint.root_url}/v1beta/models/m:streamGenerateContent" + ("?alt=sse" if form == "lines" else "")
+        body = {"contents": "q", "tools": json.loads(TOOLS.model_dump_json(exclude_none=True, by_alias=True)),
+        "generationConfig": {"candidateCount": 3, "thinkingConfig": {"includeThoughts": True}}}  # fmt: skip
+        url = f"{visit.endpoint.root_url}/v1beta/models/m:streamGenerateContent" + (
+            "?alt=sse" if form == "lines" else ""
+        )
         async with aiohttp.ClientSession() as session, session.post(url, json=body) as response:
             assert response.content_type == ("text/event-stream" if form == "lines" else "application/json")
             text = await response.text()
-        # Readers of lines (httpx, and so older releases of the official client) take more characters for their ends than the format does.
-        found = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line] if form == "lines" else json.loads(text)
+        # Readers of lines (httpx, and so older releases of the official client) take more characters for their ends
+        # than the format does.
+        found = (
+            [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line]
+            if form == "lines"
+            else json.loads(text)
+        )
         chunks = [types.GenerateContentResponse.model_validate(chunk) for chunk in found]
     assert len(chunks) > 6
     candidates = [candidate for chunk in chunks for candidate in chunk.candidates]
@@ -228,8 +265,14 @@ async def test_a_stream_put_together_is_the_reply(build: Build, form: str) -> No
 
 
 def blocking_stream(visit: Visit, options: dict[str, Any]) -> list[types.GenerateContentResponse]:
-    with genai.Client(api_key="k", vertexai=False, http_options=types.HttpOptions(base_url=visit.endpoint.root_url)) as client:
-        return list(client.models.generate_content_stream(model="m", contents="q", config=types.GenerateContentConfig(**options)))
+    with genai.Client(
+        api_key="k", vertexai=False, http_options=types.HttpOptions(base_url=visit.endpoint.root_url)
+    ) as client:
+        return list(
+            client.models.generate_content_stream(
+                model="m", contents="q", config=types.GenerateContentConfig(**options)
+            )
+        )
 
 
 async def test_tokens_are_counted_as_a_call_would_have_them(house: House) -> None:
@@ -239,7 +282,12 @@ async def test_tokens_are_counted_as_a_call_would_have_them(house: House) -> Non
         assert not await visit.calls()
         reply = await client.models.generate_content(model="m", contents="How many?")
     assert counted.total_tokens == reply.usage_metadata.prompt_token_count
-    whole = {"model": "models/m", "contents": [Q], "systemInstruction": "s", "tools": [{"functionDeclarations": [{"name": "f"}]}]}
+    whole = {
+        "model": "models/m",
+        "contents": [Q],
+        "systemInstruction": "s",
+        "tools": [{"functionDeclarations": [{"name": "f"}]}],
+    }
     status, reply = await post(visit, {"generateContentRequest": whole}, "models/m:countTokens")
     assert status == 200
     await post(visit, whole)
@@ -255,7 +303,9 @@ async def test_logprobs_come_when_asked_for(house: House) -> None:
             result = last.candidates[0].logprobs_result
             assert [entry.token_id for entry in result.chosen_candidates] == ids(house, "ab<|im_end|>")
             assert [entry.token for entry in result.chosen_candidates] == ["a", "b", "<|im_end|>"]
-            assert [entry.log_probability for entry in result.chosen_candidates] == pytest.approx([-0.001, -0.002, -0.003])
+            assert [entry.log_probability for entry in result.chosen_candidates] == pytest.approx(
+                [-0.001, -0.002, -0.003]
+            )
             assert last.candidates[0].avg_logprobs == pytest.approx(-0.002)
         _, last = await said(client, "q", stream=False)
         assert last.candidates[0].logprobs_result is None
@@ -265,10 +315,15 @@ async def test_limits_and_stops_are_kept(house: House) -> None:
     house.engine.script = ["abcdefgh", "Thought: x\nObservation: 3", "a", "b"]
     visit = await house.open(sampling=SamplingConfig(temperature=0.8, owner="agent"))
     async with asking(visit) as client:
-        contents, last = await said(client, "q", stream=False, max_output_tokens=4, temperature=0.1, top_p=0.5, top_k=3, seed=5)
+        contents, last = await said(
+            client, "q", stream=False, max_output_tokens=4, temperature=0.1, top_p=0.5, top_k=3, seed=5
+        )
         assert (contents[0].parts[0].text, last.candidates[0].finish_reason) == ("abcd", types.FinishReason.MAX_TOKENS)
         contents, last = await said(client, "q", stream=False, stop_sequences=["Observation:"])
-        assert (contents[0].parts[0].text, last.candidates[0].finish_reason) == ("Thought: x\n", types.FinishReason.STOP)
+        assert (contents[0].parts[0].text, last.candidates[0].finish_reason) == (
+            "Thought: x\n",
+            types.FinishReason.STOP,
+        )
         config = types.GenerateContentConfig(candidate_count=2)
         reply = await client.models.generate_content(model="m", contents="q", config=config)
         assert [candidate.content.parts[0].text for candidate in reply.candidates] == ["a", "b"]
@@ -285,14 +340,20 @@ async def test_arguments_that_are_no_object_come_back_as_they_were(house: House)
         [content], _ = await said(client, [Q], stream=False, tools=[TOOLS])
         call = content.parts[0].function_call
         assert call.args == {"INVALID_JSON": '{broken "'}
-        result = types.Part(function_response=types.FunctionResponse(name="clock", id=call.id, response={"error": "no JSON"}))
+        result = types.Part(
+            function_response=types.FunctionResponse(name="clock", id=call.id, response={"error": "no JSON"})
+        )
         await said(client, [Q, content, types.Content(role="user", parts=[result])], stream=False, tools=[TOOLS])
     await is_one_path(visit)
 
 
-@pytest.mark.parametrize("path", ["models/m:generateContent", "models/m:streamGenerateContent?alt=sse", "models/m:streamGenerateContent"])
+@pytest.mark.parametrize(
+    "path", ["models/m:generateContent", "models/m:streamGenerateContent?alt=sse", "models/m:streamGenerateContent"]
+)
 async def test_a_client_that_waits_is_kept_waiting(build: Build, heartbeats: list[bytes], path: str) -> None:
-    house = await build(config=GatewayConfig(heartbeat=0.03, orphan_grace=60, drain=10), script=["late"] * 2, hold=asyncio.Event())
+    house = await build(
+        config=GatewayConfig(heartbeat=0.03, orphan_grace=60, drain=10), script=["late"] * 2, hold=asyncio.Event()
+    )
     visit = await house.open(sampling=LONG)
 
     async def let_go() -> None:
@@ -321,36 +382,58 @@ async def test_a_client_that_waits_is_kept_waiting(build: Build, heartbeats: lis
 
 
 CONFIG_REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"presencePenalty": 0.5}, "generationConfig.presencePenalty=0.5 is not supported"), ({"frequencyPenalty": -1}, "frequencyPenalty"),
-    ({"logprobs": 3, "responseLogprobs": True}, "responseLogprobs=true"), ({"responseModalities": ["AUDIO"]}, "this model writes text"),
-    ({"speechConfig": {}}, "speechConfig"), ({"candidateCount": 0}, "generationConfig.candidateCount must be a whole number from 1 to 128, not 0"),
-    ({"candidate_count": 1e9}, "candidateCount"), ({"temperature": -1}, "generationConfig.temperature must be"), ({"topP": 0}, "topP"),
-    ({"topK": 1.5}, "topK"), ({"maxOutputTokens": 0}, "maxOutputTokens"), ({"stopSequences": [""]}, "generationConfig.stopSequences"),
-    ({"responseMimeType": "text/x.enum"}, "use text/plain or application/json"), ({"responseSchema": {"type": "OBJECT"}}, "needs generationConfig.responseMimeType"),
-    ({"responseMimeType": "application/json", "responseSchema": 1}, "must be a schema"), ({"thinkingConfig": 1}, "generationConfig.thinkingConfig must be an object"),
+    ({"presencePenalty": 0.5}, "generationConfig.presencePenalty=0.5 is not supported"), ({"frequencyPenalty": -1},
+    "frequencyPenalty"),
+    ({"logprobs": 3, "responseLogprobs": True}, "responseLogprobs=true"), ({"responseModalities": ["AUDIO"]},
+    "this model writes text"),
+    ({"speechConfig": {}}, "speechConfig"), ({"candidateCount": 0}, "generationConfig.candidateCount must be a whole "
+                                                                    "number from 1 to 128, not 0"),
+    ({"candidate_count": 1e9}, "candidateCount"), ({"temperature": -1}, "generationConfig.temperature must be"),
+    ({"topP": 0}, "topP"),
+    ({"topK": 1.5}, "topK"), ({"maxOutputTokens": 0}, "maxOutputTokens"), ({"stopSequences": [""]},
+    "generationConfig.stopSequences"),
+    ({"responseMimeType": "text/x.enum"}, "use text/plain or application/json"),
+    ({"responseSchema": {"type": "OBJECT"}}, "needs generationConfig.responseMimeType"),
+    ({"responseMimeType": "application/json", "responseSchema": 1}, "must be a schema"), ({"thinkingConfig": 1},
+    "generationConfig.thinkingConfig must be an object"),
     ({"thinkingConfig": {"includeThoughts": "yes"}}, "includeThoughts"), ({"responseLogprobs": 1}, "responseLogprobs"),
 ]  # fmt: skip
 
 PART_REFUSED: list[tuple[str, Any, str]] = [
-    ("user", {"inlineData": {"mimeType": "image/png", "data": ""}}, "contents[0].parts[0].inlineData is not supported: this model reads text"),
-    ("user", {"file_data": {"fileUri": "x"}, "text": "t"}, "fileData"), ("model", {"executableCode": {"code": "1"}}, "executableCode"),
-    ("model", {"codeExecutionResult": {}}, "codeExecutionResult"), ("user", {"hologram": 1}, "hologram"), ("user", 3, "parts[0] must be an object, not 3"),
-    ("user", {"text": 3}, "parts[0].text must be a string"), ("user", {"functionCall": {"name": "f"}}, "role model"), ("user", {"text": "x", "thought": True}, "role model"),
-    ("model", {"functionResponse": {"name": "f"}}, "cannot be in a content of role model"), ("model", {"functionCall": {}}, "functionCall.name"),
-    ("model", {"functionCall": {"name": "f", "args": "x"}}, "functionCall.args must be an object"), ("function", {"functionResponse": {"name": "f", "response": [1]}}, "response must be an object"),
-    ("user", {"functionResponse": {"name": "f", "parts": [{"inlineData": {}}]}}, "send the whole result as response"), ("robot", {"text": "x"}, "contents[0].role must be one of"),
-    ("user", {"functionResponse": {"name": "f", "id": 3}}, "id must be a string"), ("user", {"functionResponse": {"response": {}}}, "functionResponse.name"),
+    ("user", {"inlineData": {"mimeType": "image/png", "data": ""}}, "contents[0].parts[0].inlineData is not supported: "
+                                                                    "this model reads text"),
+    ("user", {"file_data": {"fileUri": "x"}, "text": "t"}, "fileData"), ("model", {"executableCode": {"code": "1"}},
+    "executableCode"),
+    ("model", {"codeExecutionResult": {}}, "codeExecutionResult"), ("user", {"hologram": 1}, "hologram"), ("user", 3,
+    "parts[0] must be an object, not 3"),
+    ("user", {"text": 3}, "parts[0].text must be a string"), ("user", {"functionCall": {"name": "f"}}, "role model"),
+    ("user", {"text": "x", "thought": True}, "role model"),
+    ("model", {"functionResponse": {"name": "f"}}, "cannot be in a content of role model"), ("model",
+    {"functionCall": {}}, "functionCall.name"),
+    ("model", {"functionCall": {"name": "f", "args": "x"}}, "functionCall.args must be an object"), ("function",
+    {"functionResponse": {"name": "f", "response": [1]}}, "response must be an object"),
+    ("user", {"functionResponse": {"name": "f", "parts": [{"inlineData": {}}]}}, "send the whole result as response"),
+    ("robot", {"text": "x"}, "contents[0].role must be one of"),
+    ("user", {"functionResponse": {"name": "f", "id": 3}}, "id must be a string"), ("user",
+    {"functionResponse": {"response": {}}}, "functionResponse.name"),
 ]  # fmt: skip
 
 BODY_REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({}, "contents must be a list of at least one content"), ({"contents": []}, "contents must be"), ({"contents": [3]}, "contents[0] must be an object, not 3"),
+    ({}, "contents must be a list of at least one content"), ({"contents": []}, "contents must be"), ({"contents": [3]},
+    "contents[0] must be an object, not 3"),
     ({"cachedContent": "cachedContents/x", "contents": "q"}, "cachedContent='cachedContents/x' is not supported"),
-    *[({"contents": "q", "tools": [{kind: {}}]}, f"tools[0].{kind} is not supported: only functionDeclarations are") for kind in ("googleSearch", "codeExecution", "urlContext", "googleMaps", "retrieval", "computerUse", "fileSearch")],
-    ({"contents": "q", "tools": [{"function_declarations": [{"description": "x"}]}]}, "tools[0].functionDeclarations[0].name"),
+    *[({"contents": "q", "tools": [{kind: {}}]},
+    f"tools[0].{kind} is not supported: only functionDeclarations are") for kind in ("googleSearch", "codeExecution",
+    "urlContext", "googleMaps", "retrieval", "computerUse", "fileSearch")],
+    ({"contents": "q", "tools": [{"function_declarations": [{"description": "x"}]}]},
+    "tools[0].functionDeclarations[0].name"),
     ({"contents": "q", "tools": {"functionDeclarations": {"name": "f", "behavior": "NON_BLOCKING"}}}, "behavior"),
-    ({"contents": "q", "toolConfig": {"functionCallingConfig": {"mode": "auto"}}}, "must be AUTO, ANY, VALIDATED or NONE, not 'auto'"),
-    ({"contents": "q", "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["g"]}}}, "'g', which is not among the tools"),
-    ({"contents": "q", "systemInstruction": {"parts": [{"functionCall": {"name": "f"}}]}}, "systemInstruction.parts[0] must be text"),
+    ({"contents": "q", "toolConfig": {"functionCallingConfig": {"mode": "auto"}}}, "must be AUTO, ANY, VALIDATED or "
+                                                                                   "NONE, not 'auto'"),
+    ({"contents": "q", "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["g"]}}},
+    "'g', which is not among the tools"),
+    ({"contents": "q", "systemInstruction": {"parts": [{"functionCall": {"name": "f"}}]}},
+    "systemInstruction.parts[0] must be text"),
     ({"contents": "q", "systemInstruction": {"parts": [{"inlineData": {}}]}}, "systemInstruction.parts[0].inlineData"),
 ]  # fmt: skip
 
@@ -399,7 +482,9 @@ async def test_the_official_client_understands_an_error(build: Build) -> None:
 async def test_other_methods_say_which_ones_are_served(house: House) -> None:
     visit = await house.open(sampling=LONG)
     async with asking(visit) as client:
-        with pytest.raises(errors.ClientError, match="generateContent, streamGenerateContent and countTokens") as caught:
+        with pytest.raises(
+            errors.ClientError, match="generateContent, streamGenerateContent and countTokens"
+        ) as caught:
             await client.models.embed_content(model="text-embedding-x", contents="q")
     assert (caught.value.code, caught.value.status) == (404, "NOT_FOUND")
     assert list((await visit.end()).unserved) == ["models/text-embedding-x:batchEmbedContents"]
@@ -414,19 +499,24 @@ def request_of(body: dict[str, Any], path: str = "models/m:generateContent", **q
 
 def test_paths_name_the_model() -> None:
     models = {
-        "models/gemini-2.5-flash:generateContent": "gemini-2.5-flash", "models/Qwen/Qwen3-0.6B:streamGenerateContent": "Qwen/Qwen3-0.6B",
-        "models/Qwen%2FQwen3:generateContent": "Qwen/Qwen3", "models/qwen3:0.6b:generateContent": "qwen3:0.6b", "tunedModels/t:countTokens": "t",
-        "publishers/google/models/g:generateContent": "g", "publishers/Qwen/models/q:generateContent": "Qwen/q", "models/m%3AgenerateContent": "m",
-        "v1beta1/projects/p/locations/l/publishers/google/models/g:streamGenerateContent": "g", "projects/p/locations/l/endpoints/7:generateContent": "7",
+        "models/gemini-2.5-flash:generateContent": "gemini-2.5-flash",
+        "models/Qwen/Qwen3-0.6B:streamGenerateContent": "Qwen/Qwen3-0.6B",
+        "models/Qwen%2FQwen3:generateContent": "Qwen/Qwen3", "models/qwen3:0.6b:generateContent": "qwen3:0.6b",
+        "tunedModels/t:countTokens": "t",
+        "publishers/google/models/g:generateContent": "g", "publishers/Qwen/models/q:generateContent": "Qwen/q",
+        "models/m%3AgenerateContent": "m",
+        "v1beta1/projects/p/locations/l/publishers/google/models/g:streamGenerateContent": "g",
+        "projects/p/locations/l/endpoints/7:generateContent": "7",
         "models/\udcff:generateContent": "?",
     }  # fmt: skip
     for path, model in models.items():
         assert find_wire(path).name == "gemini", path  # type: ignore[union-attr]
         assert request_of({"contents": "q"}, path).model == model
     assert isinstance(find_wire("models/m:embedContent"), Unserved)
-    assert [find_wire(path) for path in ("models/m", "models", "models/:generateContent", "m:generateContent", "models/qwen3:8b")] == [
-        None
-    ] * 5
+    assert [
+        find_wire(path)
+        for path in ("models/m", "models", "models/:generateContent", "m:generateContent", "models/qwen3:8b")
+    ] == [None] * 5
     assert isinstance(WIRE.use(Target("POST", "models/m:countTokens")), Count)
     assert WIRE.use(Target("GET", "models/m:countTokens")) is None
     with pytest.raises(CallError, match="NUL"):
@@ -439,38 +529,57 @@ def test_both_spellings_and_all_loose_forms_are_one_request() -> None:
         "systemInstruction": {"role": "user", "parts": [{"text": "s"}]},
         "contents": [
             {"role": "user", "parts": [{"text": "a"}, {"text": "b"}]},
-            {"role": "model", "parts": [{"functionCall": {"id": "c", "name": "f", "args": {"x": 1}}, "thoughtSignature": "U0lH"}]},
+            {"role": "model", "parts": [{"functionCall": {"id": "c", "name": "f", "args": {"x": 1}},
+            "thoughtSignature": "U0lH"}]},
             {"role": "function", "parts": [{"functionResponse": result}]},
         ],
-        "tools": [{"functionDeclarations": [{"name": "f", "description": "d", "parameters": {"type": "OBJECT", "properties": {"x_y": {"type": "INTEGER"}}}}]}],
+        "tools": [{"functionDeclarations": [{"name": "f", "description": "d", "parameters": {"type": "OBJECT",
+        "properties": {"x_y": {"type": "INTEGER"}}}}]}],
         "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}},
-        "generationConfig": {"topP": 0.5, "maxOutputTokens": 7, "stopSequences": ["x"], "responseMimeType": "application/json", "responseSchema": {"type": "STRING"}, "candidateCount": 2},
-        "safetySettings": [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}], "cachedContent": "", "labels": {"a": "b"}, "somethingNew": [1],
+        "generationConfig": {"topP": 0.5, "maxOutputTokens": 7, "stopSequences": ["x"],
+        "responseMimeType": "application/json", "responseSchema": {"type": "STRING"}, "candidateCount": 2},
+        "safetySettings": [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}], "cachedContent": "",
+        "labels": {"a": "b"}, "somethingNew": [1],
     })  # fmt: skip
     snake = request_of({
         "system_instruction": "s",
         "contents": [
             {"parts": ["a", "b"]},
-            {"role": "model", "parts": {"function_call": {"id": "c", "name": "f", "args": {"x": 1}}, "thought_signature": "U0lH"}},
+            {"role": "model", "parts": {"function_call": {"id": "c", "name": "f", "args": {"x": 1}},
+            "thought_signature": "U0lH"}},
             {"role": "user", "parts": {"function_response": result}},
         ],
-        "tools": {"function_declarations": {"name": "f", "description": "d", "parameters_json_schema": {"type": "object", "properties": {"x_y": {"type": "integer"}}}}},
+        "tools": {"function_declarations": {"name": "f", "description": "d",
+        "parameters_json_schema": {"type": "object", "properties": {"x_y": {"type": "integer"}}}}},
         "tool_config": {"function_calling_config": {"mode": "ANY", "allowed_function_names": ["f"]}},
-        "generation_config": {"top_p": 0.5, "max_output_tokens": 7.0, "stop_sequences": ["x"], "response_mime_type": "application/json", "response_json_schema": {"type": "string"}, "candidate_count": 2},
+        "generation_config": {"top_p": 0.5, "max_output_tokens": 7.0, "stop_sequences": ["x"],
+        "response_mime_type": "application/json", "response_json_schema": {"type": "string"}, "candidate_count": 2},
         "safety_settings": [], "cached_content": None,
     })  # fmt: skip
     assert replace(camel, asked={}) == replace(snake, asked={})
     assert camel.asked == {**snake.asked, "max_output_tokens": 7}
     assert camel.messages == (
-        Message("system", "s"), Message("user", "a\nb"), Message("assistant", "", (ToolCall("c", "f", '{"x":1}'),)), Message("tool", '{"output":1}', (), "c", "f"),
+        Message("system", "s"), Message("user", "a\nb"), Message("assistant", "", (ToolCall("c", "f", '{"x":1}'),)),
+        Message("tool", '{"output":1}', (), "c", "f"),
     )  # fmt: skip
     assert camel.tools == (Tool("f", "d", {"type": "object", "properties": {"x_y": {"type": "integer"}}}),)
-    assert (camel.tool_choice, camel.tool_names, camel.output, camel.n) == ("required", ("f",), OutputFormat({"type": "string"}), 2)
-    assert request_of({"contents": "q", "generationConfig": {"responseMimeType": "application/json"}}).output == OutputFormat()
-    validated = {"contents": "q", "tools": [{"functionDeclarations": [{"name": "f"}, {"name": "g"}]}], "toolConfig": {"functionCallingConfig": {"mode": "VALIDATED"}}}  # fmt: skip
+    assert (camel.tool_choice, camel.tool_names, camel.output, camel.n) == (
+        "required",
+        ("f",),
+        OutputFormat({"type": "string"}),
+        2,
+    )
+    assert (
+        request_of({"contents": "q", "generationConfig": {"responseMimeType": "application/json"}}).output
+        == OutputFormat()
+    )
+    validated = {"contents": "q", "tools": [{"functionDeclarations": [{"name": "f"}, {"name": "g"}]}],
+    "toolConfig": {"functionCallingConfig": {"mode": "VALIDATED"}}}  # fmt: skip
     assert (request_of(validated).tool_choice, request_of(validated).tool_names) == ("auto", ("f", "g"))
     for mode, choice in (("AUTO", "auto"), ("NONE", "none"), ("ANY", "required"), (None, "auto")):
-        assert request_of({"contents": "q", "toolConfig": {"functionCallingConfig": {"mode": mode}}}).tool_choice == choice
+        assert (
+            request_of({"contents": "q", "toolConfig": {"functionCallingConfig": {"mode": mode}}}).tool_choice == choice
+        )
 
 
 def test_results_without_ids_find_their_calls() -> None:
@@ -485,7 +594,11 @@ def test_results_without_ids_find_their_calls() -> None:
         messages = request_of({"contents": contents}).messages
         named = [each.id for each in messages[1].tool_calls]
         assert len(set(named)) == len(named)
-        return [named.index(m.tool_call_id) if m.tool_call_id in named else m.tool_call_id for m in messages if m.role == "tool"]
+        return [
+            named.index(m.tool_call_id) if m.tool_call_id in named else m.tool_call_id
+            for m in messages
+            if m.role == "tool"
+        ]
 
     assert told([call("f"), call("g"), call("f")], [result("f"), result("f"), result("g")]) == [0, 2, 1]
     assert told([call("f"), call("f")], [result("f")], [{"text": "wait"}], [result("f")]) == [0, 1]
@@ -499,10 +612,13 @@ def test_results_without_ids_find_their_calls() -> None:
 
 def test_geminis_schemas_become_json_schema() -> None:
     dialect = {
-        "type": "OBJECT", "description": "d", "required": ["type"], "property_ordering": ["b", "type"], "minProperties": "1",
+        "type": "OBJECT", "description": "d", "required": ["type"], "property_ordering": ["b", "type"],
+        "minProperties": "1",
         "properties": {
-            "type": {"type": "STRING", "format": "enum", "enum": ["A", "B"], "nullable": True}, "b": {"type": "ARRAY", "min_items": "2", "items": {"type": "NUMBER"}},
-            "c": {"any_of": [{"type": "INTEGER"}, {"ref": "#/defs/n"}], "nullable": True}, "d": {"type": "TYPE_UNSPECIFIED", "nullable": False, "example": "OBJECT"},
+            "type": {"type": "STRING", "format": "enum", "enum": ["A", "B"], "nullable": True}, "b": {"type": "ARRAY",
+            "min_items": "2", "items": {"type": "NUMBER"}},
+            "c": {"any_of": [{"type": "INTEGER"}, {"ref": "#/defs/n"}], "nullable": True},
+            "d": {"type": "TYPE_UNSPECIFIED", "nullable": False, "example": "OBJECT"},
         },
         "defs": {"n": {"type": "NULL"}},
     }  # fmt: skip
@@ -510,7 +626,8 @@ def test_geminis_schemas_become_json_schema() -> None:
     assert schema == {
         "type": "object", "description": "d", "required": ["type"], "minProperties": 1,
         "properties": {
-            "b": {"type": "array", "minItems": 2, "items": {"type": "number"}}, "type": {"type": ["string", "null"], "enum": ["A", "B", None]},
+            "b": {"type": "array", "minItems": 2, "items": {"type": "number"}}, "type": {"type": ["string", "null"],
+            "enum": ["A", "B", None]},
             "c": {"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/n"}, {"type": "null"}]}, "d": {"example": "OBJECT"},
         },
         "$defs": {"n": {"type": "null"}},
@@ -520,29 +637,41 @@ def test_geminis_schemas_become_json_schema() -> None:
 
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
-VALUES = st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | WORDS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3), max_leaves=6)  # fmt: skip
+VALUES = st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False,
+allow_infinity=False) | WORDS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+max_leaves=6)  # fmt: skip
 ARGUMENTS = (
-    st.dictionaries(WORDS, VALUES, max_size=3).flatmap(lambda value: st.sampled_from([json.dumps(value), json.dumps(value, indent=1, ensure_ascii=False)]))
+    st.dictionaries(WORDS, VALUES, max_size=3).flatmap(lambda value: st.sampled_from([json.dumps(value),
+    json.dumps(value, indent=1, ensure_ascii=False)]))
     | WORDS
     | st.builds(lambda text: json.dumps({"INVALID_JSON": text}), WORDS)
 )  # fmt: skip
 TURNS = st.builds(
-    lambda text, calls, thought: Message("assistant", text, tuple(ToolCall(f"id{i}", *call) for i, call in enumerate(calls)), None, None, thought or None),
+    lambda text, calls, thought: Message("assistant", text, tuple(ToolCall(f"id{i}", *call) for i,
+    call in enumerate(calls)), None, None, thought or None),
     WORDS, st.lists(st.tuples(WORDS, ARGUMENTS), max_size=3), WORDS,
 )  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None)
 @given(TURNS, st.booleans(), st.booleans(), st.integers(1, 5))
-def test_a_turn_that_comes_back_is_the_turn_that_was_given(turn: Message, thoughts: bool, stream: bool, size: int) -> None:
+def test_a_turn_that_comes_back_is_the_turn_that_was_given(
+    turn: Message, thoughts: bool, stream: bool, size: int
+) -> None:
     """Whatever it says, however it was cut into chunks, each of them a content of its own in the history."""
     config = {"thinkingConfig": {"includeThoughts": thoughts}}
-    asked = request_of({"contents": "q", "generationConfig": config}, f"models/m:{'streamG' if stream else 'g'}enerateContent")
+    asked = request_of(
+        {"contents": "q", "generationConfig": config}, f"models/m:{'streamG' if stream else 'g'}enerateContent"
+    )
     reply = Reply("gen-1", 0, [Choice(turn, FinishReason.STOP, array("i"), array("f"))], 1, 2, 0)
     if stream:
         events = WIRE.stream(asked, "gen-1", 0)
         cuts = [ParsedDelta(turn.content[i : i + size]) for i in range(0, len(turn.content), size)]
-        deltas = [*cuts, ParsedDelta("", turn.reasoning or ""), *(ParsedDelta("", "", (call,)) for call in turn.tool_calls)]
+        deltas = [
+            *cuts,
+            ParsedDelta("", turn.reasoning or ""),
+            *(ParsedDelta("", "", (call,)) for call in turn.tool_calls),
+        ]
         body = [
             events.heartbeat,
             events.begin(Begun(3, SamplingParams())),
@@ -555,7 +684,10 @@ def test_a_turn_that_comes_back_is_the_turn_that_was_given(turn: Message, though
         chunks = [json.loads(WIRE.reply(asked, reply))]
     contents = [chunk["candidates"][0]["content"] for chunk in chunks]
     says = bool(turn.content or turn.tool_calls or (thoughts and turn.reasoning))
-    assert all(content["parts"] and (not says or all(part.get("text") != "" for part in content["parts"])) for content in contents)
+    assert all(
+        content["parts"] and (not says or all(part.get("text") != "" for part in content["parts"]))
+        for content in contents
+    )
     user, back = request_of({"contents": ["q", *contents]}).messages
     assert user == Message("user", "q")
     assert equality_key(back) == equality_key(turn)
@@ -567,11 +699,15 @@ def test_a_turn_that_comes_back_is_the_turn_that_was_given(turn: Message, though
 
 
 def test_a_foreign_or_spoilt_signature_says_nothing() -> None:
-    ours = json.loads(WIRE.reply(request_of({"contents": "q"}), Reply("g", 0, [Choice(Message("assistant", "a", (), None, None, "why?>"), FinishReason.STOP, array("i"), array("f"))], 1, 2, 0)))["candidates"][0]["content"]["parts"][0]["thoughtSignature"]  # fmt: skip
+    ours = json.loads(WIRE.reply(request_of({"contents": "q"}), Reply("g", 0, [Choice(Message("assistant", "a", (),
+    None, None, "why?>"), FinishReason.STOP, array("i"), array("f"))], 1, 2,
+    0)))["candidates"][0]["content"]["parts"][0]["thoughtSignature"]  # fmt: skip
 
     def reasoning(signature: Any, **more: Any) -> str | None:
         return (
-            request_of({"contents": [Q, {"role": "model", "parts": [{"text": "a", "thoughtSignature": signature, **more}]}]})
+            request_of(
+                {"contents": [Q, {"role": "model", "parts": [{"text": "a", "thoughtSignature": signature, **more}]}]}
+            )
             .messages[1]
             .reasoning
         )
@@ -583,7 +719,9 @@ def test_a_foreign_or_spoilt_signature_says_nothing() -> None:
 
 def test_a_number_of_any_length_reaches_the_client_as_it_was_sampled() -> None:
     turn = Message("assistant", "", (ToolCall("c", "f", '{"n": 12345678901234567890123,\n"x": 1.0}'),))
-    reply = WIRE.reply(request_of({"contents": "q"}), Reply("g", 0, [Choice(turn, FinishReason.STOP, array("i"), array("f"))], 1, 2, 0))
+    reply = WIRE.reply(
+        request_of({"contents": "q"}), Reply("g", 0, [Choice(turn, FinishReason.STOP, array("i"), array("f"))], 1, 2, 0)
+    )
     assert b'{"n": 12345678901234567890123, "x": 1.0}' in reply
 
 
@@ -603,13 +741,17 @@ async def test_every_recorded_conversation_continues(build: Build, source: Calla
                 continue
             visit = await house.open(sampling=LONG)
             for request, answered in zip(recording["requests"], recording["replies"], strict=False):
-                told = answered["json"].get("candidates", [{"content": {"parts": [{"text": "ok"}]}}])[0]["content"]["parts"]
+                told = answered["json"].get("candidates", [{"content": {"parts": [{"text": "ok"}]}}])[0]["content"][
+                    "parts"
+                ]
                 house.engine.script = [saying(told)]
                 async with client.post(visit.endpoint.root_url + request["path"], json=request["body"]) as response:
                     assert response.status == 200, await response.text()
                     body = await response.json()
                 chunks = body if isinstance(body, list) else [body]
-                contents = [types.GenerateContentResponse.model_validate(chunk).candidates[0].content for chunk in chunks]
+                contents = [
+                    types.GenerateContentResponse.model_validate(chunk).candidates[0].content for chunk in chunks
+                ]
                 assert together(contents) == together([types.Content.model_validate({"parts": told})])
             branches = [call.branch for call in await visit.calls()]
             repeats = len({json.dumps(request["body"]) for request in recording["requests"]}) == 1
@@ -623,7 +765,10 @@ def saying(parts: list[dict[str, Any]]) -> str:
     """What the model has to sample for a recorded reply."""
     text = "".join(f"<think>{part['text']}</think>" if part.get("thought") else part.get("text", "") for part in parts)
     calls = [part["functionCall"] for part in parts if "functionCall" in part]
-    return text + "".join(f'<tool_call>{{"name": "{call["name"]}", "arguments": {json.dumps(call["args"])}}}</tool_call>' for call in calls)
+    return text + "".join(
+        f'<tool_call>{{"name": "{call["name"]}", "arguments": {json.dumps(call["args"])}}}</tool_call>'
+        for call in calls
+    )
 
 
 async def post(

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentlightning.config import SamplingConfig
 from agentlightning.gateway import server
 from agentlightning.gateway.bodies import MAX_NESTING, parse
 from agentlightning.gateway.wires.base import CallError
+from agentlightning.settings.fields import SamplingConfig
 from tests.gateway.conftest import Build, House, Visit, until
 
 ASK = [{"role": "user", "content": "q"}]
@@ -27,7 +27,17 @@ PLACES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "chat": (
         "/v1/chat/completions",
         {"model": "m", "messages": ASK},
-        ("user", "reasoning_effort", "verbosity", "service_tier", "stop", "metadata", "tool_choice", "stream_options", "new"),
+        (
+            "user",
+            "reasoning_effort",
+            "verbosity",
+            "service_tier",
+            "stop",
+            "metadata",
+            "tool_choice",
+            "stream_options",
+            "new",
+        ),
     ),
     "responses": (
         "/v1/responses",
@@ -64,7 +74,10 @@ def with_field(body: dict[str, Any], field: str, value: str) -> bytes:
 async def post(visit: Visit, path: str, body: Any, **headers: str) -> tuple[int, Any]:
     data = body if isinstance(body, bytes) else orjson.dumps(body)
     headers = {"Content-Type": "application/json", **headers}
-    async with aiohttp.ClientSession() as client, client.post(visit.endpoint.root_url + path, data=data, headers=headers) as reply:
+    async with (
+        aiohttp.ClientSession() as client,
+        client.post(visit.endpoint.root_url + path, data=data, headers=headers) as reply,
+    ):
         return reply.status, json.loads(await reply.read())
 
 
@@ -82,7 +95,10 @@ async def test_whatever_field_is_nested_deeply_is_refused_or_recorded(house: Hou
                 status, reply = await post(visit, path, with_field(body, field, value))
                 assert status in (200, 400), (field, levels, reply)
                 if levels >= MAX_NESTING:
-                    assert status == 400 and f"nested more than {MAX_NESTING} levels" in json.dumps(reply), (field, levels)
+                    assert status == 400 and f"nested more than {MAX_NESTING} levels" in json.dumps(reply), (
+                        field,
+                        levels,
+                    )
     assert (await post(visit, path, body))[0] == 200
     assert (await visit.end()).incomplete == 0
 
@@ -123,7 +139,9 @@ def test_the_limit_is_on_levels_alone(value: Any, levels: int, beside: list[Any]
 # --------------------------------------------------------------------------- heads
 
 
-async def raw(visit: Visit, path: str, *headers: bytes, method: bytes = b"POST", body: bytes | None = None) -> tuple[int, str, Any]:
+async def raw(
+    visit: Visit, path: str, *headers: bytes, method: bytes = b"POST", body: bytes | None = None
+) -> tuple[int, str, Any]:
     """Status, content type and JSON of the answer to a request that is written byte by byte."""
     at = urlsplit(visit.endpoint.root_url)
     body = orjson.dumps({"messages": ASK, "model": "m", "max_tokens": 9}) if body is None else body
@@ -148,7 +166,9 @@ async def raw(visit: Visit, path: str, *headers: bytes, method: bytes = b"POST",
 SHAPES = {
     "/v1/chat/completions": lambda error: set(error["error"]) == {"message", "type", "param", "code"},
     "/v1/messages": lambda error: error["type"] == "error" and set(error["error"]) >= {"message", "type"},
-    "/v1beta/models/g:generateContent": lambda error: isinstance(error["error"]["code"], int) and error["error"]["status"].isupper(),
+    "/v1beta/models/g:generateContent": lambda error: (
+        isinstance(error["error"]["code"], int) and error["error"]["status"].isupper()
+    ),
 }
 
 HEADS: dict[str, tuple[dict[str, Any], int]] = {
@@ -178,17 +198,23 @@ async def test_a_head_that_cannot_be_read_is_answered_in_the_callers_shape(
         assert "\n" not in json.dumps(reply).replace("\\n", "\n"), (name, reply)
         told = [record for record in caplog.records if record.levelno >= logging.WARNING or record.exc_info]
         assert not told, name
-    assert (await post(visit, path, {"messages": ASK, "max_tokens": 9, "contents": [{"parts": [{"text": "q"}]}]}))[0] == 200
+    assert (await post(visit, path, {"messages": ASK, "max_tokens": 9, "contents": [{"parts": [{"text": "q"}]}]}))[
+        0
+    ] == 200
     assert (await visit.end()).incomplete == 0
 
 
-async def test_the_first_line_of_another_request_is_never_taken_for_that_of_one_that_cannot_be_read(house: House) -> None:
+async def test_the_first_line_of_another_request_is_never_taken_for_that_of_one_that_cannot_be_read(
+    house: House,
+) -> None:
     """On one connection, with a body that comes in parts and reads like a head."""
     visit = await house.open()
     at = urlsplit(visit.endpoint.root_url)
     reader, writer = await asyncio.open_connection(at.hostname, at.port)
     body = orjson.dumps({"messages": [{"role": "user", "content": "POST /a/x/v1/messages HTTP/1.1"}]})
-    writer.write(f"POST {at.path}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+    writer.write(
+        f"POST {at.path}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    )
     for part in (body[:20], body[20:35], body[35:]):
         await asyncio.sleep(0.02)
         writer.write(part)
@@ -214,7 +240,15 @@ async def test_headers_up_to_64_kb_are_taken(house: House) -> None:
 
 async def test_bytes_that_are_no_text_break_no_header(house: House) -> None:
     visit = await house.open()
-    for header in (b"User-Agent", b"X-Agent-Name", b"Authorization", b"baggage", b"Idempotency-Key", b"x-stainless-retry-count", b"Accept"):
+    for header in (
+        b"User-Agent",
+        b"X-Agent-Name",
+        b"Authorization",
+        b"baggage",
+        b"Idempotency-Key",
+        b"x-stainless-retry-count",
+        b"Accept",
+    ):
         status, _, reply = await raw(visit, "/v1/chat/completions", header + b": agent:\xff\xfe=1")
         assert status == 200, (header, reply)
     usage = await visit.end()
@@ -225,7 +259,9 @@ async def test_bytes_that_are_no_text_break_no_header(house: House) -> None:
 # --------------------------------------------------------------------------- connections
 
 
-async def test_an_attempts_end_closes_the_connections_that_nobody_reads(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_attempts_end_closes_the_connections_that_nobody_reads(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "LAST_WORDS", 0.1)
     house = await build(script=["x" * 1500] * 128)
     visit, other = await house.open(sampling=SamplingConfig(max_tokens=2000)), await house.open()
@@ -235,7 +271,9 @@ async def test_an_attempts_end_closes_the_connections_that_nobody_reads(build: B
     small.connect((at.hostname, at.port))
     reader, writer = await asyncio.open_connection(sock=small, limit=1024)
     body = orjson.dumps({"messages": ASK, "n": 128, "logprobs": True})
-    writer.write(f"POST {at.path}/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    writer.write(
+        f"POST {at.path}/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    )
     answering = house.gateway._answering
     await until(lambda: visit.session._delivered)
     await asyncio.sleep(0.2)

@@ -1,4 +1,5 @@
-"""What comes with an attempt's key after it has ended is refused in the shape of its API, counted, and recorded with the attempt."""
+"""What comes with an attempt's key after it has ended is refused in the shape of its API, counted, and recorded with
+the attempt."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ async def test_a_late_call_is_answered_in_its_own_shape_and_recorded_with_its_at
     assert told.value.body["type"] == "error" and "wait for everything" in told.value.body["error"]["message"]  # pyright: ignore
     assert (usage.late, usage.calls, house.gateway.ended.calls) == (2, 1, 2)
     calls = await visit.calls()
-    assert [(call.index, call.status) for call in calls] == [(0, CallStatus.COMPLETE), (1, CallStatus.LATE), (2, CallStatus.LATE)]
+    assert [(call.index, call.status) for call in calls] == [
+        (0, CallStatus.COMPLETE),
+        (1, CallStatus.LATE),
+        (2, CallStatus.LATE),
+    ]
     assert [call.wire for call in calls[1:]] == ["chat", "messages"] and len(house.engine.requests) == 1
 
 
@@ -32,7 +37,9 @@ async def test_a_late_reward_is_no_late_call(house: House) -> None:
     visit = await house.open()
     usage = await visit.end()
     with pytest.raises(openai.APIStatusError, match="this reward came after it"):
-        await visit.client.with_options(base_url=visit.endpoint.root_url).post("/rewards", cast_to=object, body={"value": 1.0})
+        await visit.client.with_options(base_url=visit.endpoint.root_url).post(
+            "/rewards", cast_to=object, body={"value": 1.0}
+        )
     assert (usage.late, usage.late_rewards, house.gateway.ended.rewards) == (0, 1, 1)
     assert await visit.calls() == [] and await house.store.rewards(visit.rollout.id) == []
 

@@ -1,4 +1,5 @@
-"""Messages with the official client: what is answered, what is recorded, and that the same turn is recognised in every form it comes back in."""
+"""Messages with the official client: what is answered, what is recorded, and that the same turn is recognised in every
+form it comes back in."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from agentlightning.config import GatewayConfig, SamplingConfig
 from agentlightning.gateway.equality import canonical_arguments
-from agentlightning.gateway.past import AttemptPast
-from agentlightning.gateway.wires.carried import as_object, sealed
+from agentlightning.gateway.kept_replies import AttemptPast
 from agentlightning.gateway.wires.fields import exactly
 from agentlightning.gateway.wires.messages_request import read_request
+from agentlightning.gateway.wires.round_trip import as_object, sealed
+from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from agentlightning.templates import load_template
 from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Paths, Visit, ids, until
@@ -56,13 +57,17 @@ class Caller:
         return await self.client.messages.create(model="claude-x", messages=messages, **{"max_tokens": 250, **options})
 
     async def streamed(self, messages: list[Any], **options: Any) -> Any:
-        async with self.client.messages.stream(model="claude-x", messages=messages, **{"max_tokens": 250, **options}) as stream:
+        async with self.client.messages.stream(
+            model="claude-x", messages=messages, **{"max_tokens": 250, **options}
+        ) as stream:
             return await stream.get_final_message()
 
     async def post(self, body: Mapping[str, Any], path: str = "/v1/messages", method: str = "POST") -> tuple[int, Any]:
         async with (
             aiohttp.ClientSession() as client,
-            client.request(method, self.visit.endpoint.root_url + path, json={"model": "m", "max_tokens": 250, **body}) as reply,
+            client.request(
+                method, self.visit.endpoint.root_url + path, json={"model": "m", "max_tokens": 250, **body}
+            ) as reply,
         ):
             return reply.status, await reply.json()
 
@@ -71,7 +76,8 @@ class Caller:
         async with (
             aiohttp.ClientSession() as client,
             client.post(
-                self.visit.endpoint.root_url + "/v1/messages?beta=true", json={"model": "m", "max_tokens": 250, "stream": True, **body}
+                self.visit.endpoint.root_url + "/v1/messages?beta=true",
+                json={"model": "m", "max_tokens": 250, "stream": True, **body},
             ) as reply,
         ):
             assert reply.headers["Content-Type"].startswith("text/event-stream")
@@ -105,7 +111,10 @@ async def call_on(house: House, **options: Any) -> Caller:
 def results(reply: Any, *said: str) -> dict[str, Any]:
     calls = [block for block in reply.content if block.type == "tool_use"]
     texts = itertools.cycle(said or ("391",))
-    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": next(texts)} for call in calls]}
+    return {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": call.id, "content": next(texts)} for call in calls],
+    }
 
 
 # --------------------------------------------------------------------------- what is answered and recorded
@@ -115,14 +124,23 @@ async def test_a_reply_is_recorded_exactly(house: House) -> None:
     house.engine.script = ["Hello there."]
     caller = await call_on(house)
     reply = await caller.ask([{"role": "user", "content": "Hi"}], system="Be brief.")
-    assert [block.model_dump(exclude_none=True) for block in reply.content] == [{"type": "text", "text": "Hello there."}]
-    assert (reply.stop_reason, reply.stop_sequence, reply.model, reply.role) == ("end_turn", None, "claude-x", "assistant")
+    assert [block.model_dump(exclude_none=True) for block in reply.content] == [
+        {"type": "text", "text": "Hello there."}
+    ]
+    assert (reply.stop_reason, reply.stop_sequence, reply.model, reply.role) == (
+        "end_turn",
+        None,
+        "claude-x",
+        "assistant",
+    )
     [call] = await caller.visit.calls()
     assert (call.id, call.wire, call.branch, call.asked) == (reply.id, "messages", "root", {"max_tokens": 250})
     assert reply.id.startswith("msg_")
     assert len(reply.id) == 28
     prompt, sampled = await caller.visit.nodes()
-    assert house.template.decode(prompt.token_ids).startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>")
+    assert house.template.decode(prompt.token_ids).startswith(
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>"
+    )
     assert sampled.token_ids.tolist() == ids(house, "Hello there.<|im_end|>")
     assert reply.usage.input_tokens + reply.usage.cache_read_input_tokens == len(prompt.token_ids)
     assert reply.usage.output_tokens == len(sampled.token_ids)
@@ -154,12 +172,16 @@ async def test_a_tool_conversation_is_one_path(house: House, stream: bool) -> No
 async def test_a_real_template_keeps_every_token_too(build: Build, canonical: bool) -> None:
     template = load_template(tiny_tokenizer(MERGES, CHATML))
     call = '<tool_call>\n{"name": "calculator", "arguments": { "expression":"17 * 23 é" }}\n</tool_call>'
-    house = await build(template=template, canonical=canonical, script=["Then the hall.\n\n" + call + "\n" + call, "It is 391. ", "end"])
+    house = await build(
+        template=template, canonical=canonical, script=["Then the hall.\n\n" + call + "\n" + call, "It is 391. ", "end"]
+    )
     caller = await call_on(house)
     history: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "What is <|im_end|> in?"}]}]
     for turn in range(3):
         reply = await (caller.streamed if turn else caller.ask)(history, tools=[CALCULATOR])
-        history.append({"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in reply.content]})
+        history.append(
+            {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in reply.content]}
+        )
         history.append(results(reply) if turn == 0 else {"role": "user", "content": f"the next, {turn}"})
     await caller.check_one_path()
     ends = house.engine.requests[0].prompt_ids.tolist().count(template.stop_token_ids[0])
@@ -227,9 +249,12 @@ def together(events: list[dict[str, Any]]) -> dict[str, Any]:
                 block["input"] = json.loads(text)
             continue
         delta = event["delta"]
-        kind = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature", "input_json_delta": "partial_json"}[
-            delta["type"]
-        ]
+        kind = {
+            "text_delta": "text",
+            "thinking_delta": "thinking",
+            "signature_delta": "signature",
+            "input_json_delta": "partial_json",
+        }[delta["type"]]
         block["json" if kind == "partial_json" else kind] += delta[kind]
     assert not open_block
     assert [event["type"] for event in (events[0], *events[-2:])] == ["message_start", "message_delta", "message_stop"]
@@ -248,7 +273,11 @@ async def test_how_a_reply_ended(house: House) -> None:
     house.engine.script = ["Thought: x\nObservation: 3", "abcdefgh", "ok", "", CALL]
     caller = await call_on(house)
     reply = await caller.ask([Q], stop_sequences=["Observation:", "Calling:"])
-    assert (reply.content[0].text, reply.stop_reason, reply.stop_sequence) == ("Thought: x\n", "stop_sequence", "Observation:")
+    assert (reply.content[0].text, reply.stop_reason, reply.stop_sequence) == (
+        "Thought: x\n",
+        "stop_sequence",
+        "Observation:",
+    )
     reply = await caller.ask([Q], max_tokens=4)
     assert (reply.content[0].text, reply.stop_reason, reply.stop_sequence) == ("abcd", "max_tokens", None)
     reply = await caller.ask([Q], stop_sequences=["Observation:"])
@@ -281,7 +310,10 @@ async def test_the_beta_client_with_all_that_agents_send(house: House) -> None:
         "tools": [{**CALCULATOR, "type": "custom", "cache_control": {"type": "ephemeral"}}],
         "tool_choice": {"type": "auto"},
         "service_tier": "auto",
-        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}, {"type": "text", "text": "It is 12:00."}],
+        "system": [
+            {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}},
+            {"type": "text", "text": "It is 12:00."},
+        ],
     }
     first = await caller.client.beta.messages.create(messages=[Q], **options)
     history: list[Any] = [Q, {"role": "assistant", "content": first.content}, results(first)]
@@ -302,7 +334,9 @@ async def test_tokens_are_counted_as_they_would_be_sampled_from(house: House) ->
     reply = await caller.ask([Q], tools=[CALCULATOR], system="s")
     assert counted.input_tokens == reply.usage.input_tokens + reply.usage.cache_read_input_tokens
     history: list[Any] = [Q, {"role": "assistant", "content": reply.content}, results(reply)]
-    counted = await caller.client.beta.messages.count_tokens(model="m", messages=history, tools=[CALCULATOR], system="s")
+    counted = await caller.client.beta.messages.count_tokens(
+        model="m", messages=history, tools=[CALCULATOR], system="s"
+    )
     await caller.ask(history, tools=[CALCULATOR], system="s")
     assert counted.input_tokens == len(house.engine.requests[-1].prompt_ids)
     assert len(await caller.visit.calls()) == 2, "counting is no call"
@@ -310,7 +344,9 @@ async def test_tokens_are_counted_as_they_would_be_sampled_from(house: House) ->
 
 
 async def test_pings_keep_a_waiting_stream(build: Build, heartbeats: list[bytes]) -> None:
-    house = await build(config=GatewayConfig(heartbeat=0.03, orphan_grace=60, drain=10), hold=asyncio.Event(), script=["late"] * 2)
+    house = await build(
+        config=GatewayConfig(heartbeat=0.03, orphan_grace=60, drain=10), hold=asyncio.Event(), script=["late"] * 2
+    )
     caller = await call_on(house)
     raw = asyncio.create_task(caller.events({"messages": [Q]}))
     final = asyncio.create_task(caller.streamed([Q]))
@@ -334,20 +370,26 @@ async def test_the_same_turn_is_recognised_in_every_form(house: House) -> None:
     question = {"type": "text", "text": Q["content"]}
     turns: list[list[dict[str, Any]]] = [
         [Q, {"role": "assistant", "content": [thinking, text, call]}, {"role": "user", "content": [result]}],
-        [{"role": "user", "content": [question]}, {"role": "assistant", "content": [text, call]}, {"role": "user", "content": [result]}],
+        [{"role": "user", "content": [question]}, {"role": "assistant", "content": [text, call]}, {"role": "user",
+        "content": [result]}],
         [
             {"role": "user", "content": [{**question, **cached}]},
-            {"role": "assistant", "content": [{**thinking, "x": 1}, {**text, "citations": None}, {**call, **cached, "caller": {"type": "direct"}}]},
-            {"role": "user", "content": [{**result, **cached, "is_error": False, "content": [{"type": "text", "text": "391", **cached}]}]},
+            {"role": "assistant", "content": [{**thinking, "x": 1}, {**text, "citations": None}, {**call, **cached,
+            "caller": {"type": "direct"}}]},
+            {"role": "user", "content": [{**result, **cached, "is_error": False, "content": [{"type": "text",
+            "text": "391", **cached}]}]},
         ],
         [
             Q,
-            {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "I compute."}]},
+            {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}, {"type": "text",
+            "text": "I compute."}]},
             {"role": "assistant", "content": [{**call, "id": call["id"]}]},
             {"role": "user", "content": [result]},
         ],
-        [Q, {"role": "assistant", "content": [{**thinking, "thinking": "", "x": 1}, text, call]}, {"role": "user", "content": [result]}],
-        [Q, {"role": "assistant", "content": [{"type": "thinking", "thinking": thinking["thinking"], "signature": ""}, text, call]},
+        [Q, {"role": "assistant", "content": [{**thinking, "thinking": "", "x": 1}, text, call]}, {"role": "user",
+        "content": [result]}],
+        [Q, {"role": "assistant", "content": [{"type": "thinking", "thinking": thinking["thinking"], "signature": ""},
+        text, call]},
          {"role": "user", "content": [result]}],
     ]  # fmt: skip
     systems: list[Any] = [
@@ -356,7 +398,9 @@ async def test_the_same_turn_is_recognised_in_every_form(house: House) -> None:
         [{"type": "text", "text": "Be", **cached}, {"type": "text", "text": "brief."}],
     ]
     for i, history in enumerate(turns):
-        status, answer = await caller.post({"messages": history, "tools": [{**CALCULATOR, **cached}], "system": systems[i % 3]})
+        status, answer = await caller.post(
+            {"messages": history, "tools": [{**CALCULATOR, **cached}], "system": systems[i % 3]}
+        )
         assert status == 200, answer
     assert await caller.branches() == ["root", "continued", *["forked"] * (len(turns) - 1)]
     nodes = await caller.visit.nodes()
@@ -389,7 +433,9 @@ async def test_thinking_that_is_not_shown_comes_back_in_its_signature(house: Hou
         assert "17 * 23, so" not in block.signature
         history = [Q, {"role": "assistant", "content": reply.content}, results(reply)]
         request = read_request(
-            {"messages": json.loads(json.dumps(history, default=lambda each: each.model_dump())), **options}, AttemptPast(), counted=True
+            {"messages": json.loads(json.dumps(history, default=lambda each: each.model_dump())), **options},
+            AttemptPast(),
+            counted=True,
         )
         assert request.messages[1].reasoning == "17 * 23, so"
         await ask(history, **options)
@@ -424,8 +470,14 @@ async def test_arguments_that_are_no_object_are_given_out_and_come_back(house: H
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.just("INVALID_JSON"), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.just("INVALID_JSON"), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -442,20 +494,29 @@ def test_any_arguments_come_back_as_what_they_were(arguments: str) -> None:
 
 def roles(messages: list[dict[str, Any]], **more: Any) -> list[tuple[str, str]]:
     return [
-        (message.role, message.content) for message in read_request({"messages": messages, **more}, AttemptPast(), counted=True).messages
+        (message.role, message.content)
+        for message in read_request({"messages": messages, **more}, AttemptPast(), counted=True).messages
     ]
 
 
 def test_a_mixed_user_turn_keeps_its_order() -> None:
     text, other = {"type": "text", "text": "now"}, {"type": "text", "text": "then"}
-    result = {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "1",
+        "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+    }
     failed = {"type": "tool_result", "tool_use_id": "2", "content": "no such file", "is_error": True}
     plain = {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "D"}}
     asked = [Q, {"role": "assistant", "content": "ok"}]
     assert roles([*asked, {"role": "user", "content": [result, failed, text, other]}])[2:] == [
         ("tool", "a\nb"), ("tool", "Error: no such file"), ("user", "now\nthen"),
     ]  # fmt: skip
-    assert roles([*asked, {"role": "user", "content": [text, result, other]}])[2:] == [("user", "now"), ("tool", "a\nb"), ("user", "then")]
+    assert roles([*asked, {"role": "user", "content": [text, result, other]}])[2:] == [
+        ("user", "now"),
+        ("tool", "a\nb"),
+        ("user", "then"),
+    ]
     assert roles([*asked, {"role": "user", "content": [result]}, {"role": "user", "content": "now"}])[2:] == [
         ("tool", "a\nb"),
         ("user", "now"),
@@ -496,7 +557,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "messages[0].content[0].content[0] is of type 'image'",
     ),
     "a result of no call": ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id"),
-    "server result": ({"messages": [Q, {"role": "assistant", "content": [{"type": "server_tool_use"}]}, Q]}, "server_tool_use"),
+    "server result": (
+        {"messages": [Q, {"role": "assistant", "content": [{"type": "server_tool_use"}]}, Q]},
+        "server_tool_use",
+    ),
     "input": (
         {"messages": [Q, {"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": "x"}]}, Q]},
         "input must be an object",
@@ -504,7 +568,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "mcp": ({"mcp_servers": [{"type": "url", "url": "x", "name": "x"}]}, "mcp_servers"),
     "container": ({"container": "c"}, "container"),
     "speed": ({"speed": "fast"}, "speed"),
-    "context": ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits[0]"),
+    "context": (
+        {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+        "context_management.edits[0]",
+    ),
     "temperature": ({"temperature": 1.5}, "temperature"),
     "top_k": ({"top_k": -1}, "top_k"),
     "thinking": ({"thinking": {"type": "deep"}}, "thinking"),
@@ -525,9 +592,12 @@ async def test_what_cannot_be_honoured_is_refused_by_name(house: House) -> None:
     assert not house.engine.requests
     assert {call.status for call in await caller.visit.calls()} == {CallStatus.REFUSED}
     nothing = {
-        "temperature": 1, "top_p": None, "top_k": None, "stop_sequences": [], "tools": [], "mcp_servers": [], "container": None, "service_tier": "standard_only",
-        "context_management": {"edits": []}, "output_config": {"effort": "low"}, "thinking": {"type": "disabled"}, "speed": "standard", "something_new": [1],
-        "cache_control": {"type": "ephemeral"}, "tool_choice": {"type": "none"}, "metadata": {}, "inference_geo": "eu", "output_format": None,
+        "temperature": 1, "top_p": None, "top_k": None, "stop_sequences": [], "tools": [], "mcp_servers": [],
+        "container": None, "service_tier": "standard_only",
+        "context_management": {"edits": []}, "output_config": {"effort": "low"}, "thinking": {"type": "disabled"},
+        "speed": "standard", "something_new": [1],
+        "cache_control": {"type": "ephemeral"}, "tool_choice": {"type": "none"}, "metadata": {}, "inference_geo": "eu",
+        "output_format": None,
     }  # fmt: skip
     status, reply = await caller.post({"messages": [Q], **nothing})
     assert status == 200, reply
@@ -545,7 +615,10 @@ def test_choices_and_formats_are_handed_on() -> None:
     assert (named.tool_choice, named.tool_names) == ("required", ("calculator",))
     schema = {"type": "object"}
     assert read(output_format={"type": "json_schema", "schema": schema}).output.schema == schema
-    assert read(output_config={"format": {"type": "json_schema", "schema": schema}, "effort": "low"}).output.schema == schema
+    assert (
+        read(output_config={"format": {"type": "json_schema", "schema": schema}, "effort": "low"}).output.schema
+        == schema
+    )
     assert read().output is None
     assert read().tools is read(tools=[dict(CALCULATOR)]).tools
 
@@ -618,7 +691,10 @@ def saying(content: list[dict[str, Any]]) -> str:
         elif block["type"] == "text":
             said += block["text"]
         else:
-            said += f'<tool_call>{{"name": "{block["name"]}", "arguments": {json.dumps(block["input"], indent=1)}}}</tool_call>'
+            said += (
+                f'<tool_call>{{"name": "{block["name"]}", "arguments": '
+                f"{json.dumps(block['input'], indent=1)}}}</tool_call>"
+            )
     return said
 
 
@@ -646,7 +722,8 @@ async def test_every_recorded_request_continues_as_its_client_meant_it(build: Bu
             }  # fmt: skip
             history = [plain(message) for message in sent["messages"]]
             extends = any(
-                history[: len(past) + 1] == [*past, said] and tools == json.dumps(sent.get("tools")) for past, said, tools in before
+                history[: len(past) + 1] == [*past, said] and tools == json.dumps(sent.get("tools"))
+                for past, said, tools in before
             )
             repeats = any(history == past for past, _, _ in before)
             call = (await caller.visit.calls())[-1]
@@ -686,7 +763,9 @@ async def test_a_deferred_tool_is_told_of_once_a_result_refers_to_it(house: Hous
     await caller.ask(history, tools=tools)
     calls = await caller.visit.calls()
     shown = [house.template.decode(request.prompt_ids) for request in house.engine.requests]
-    assert ['["find"]' in shown[0], '["find", "calculator"]' in shown[1], '["find", "calculator"]' in shown[2]] == [True] * 3
+    assert ['["find"]' in shown[0], '["find", "calculator"]' in shown[1], '["find", "calculator"]' in shown[2]] == [
+        True
+    ] * 3
     assert [call.branch for call in calls] == ["root", "tools_changed", "continued"]
     assert len({call.agent for call in calls}) == 1
 
@@ -694,10 +773,14 @@ async def test_a_deferred_tool_is_told_of_once_a_result_refers_to_it(house: Hous
 async def test_a_thread_with_deferred_tools_is_refused_so_that_the_client_goes_on_without(house: House) -> None:
     caller = await call_on(house)
     tools: list[Any] = [{**CALCULATOR, "defer_loading": True}]
-    runner = caller.client.beta.messages.tool_runner(model="m", max_tokens=50, messages=[{"role": "user", "content": "q"}], tools=tools)
+    runner = caller.client.beta.messages.tool_runner(
+        model="m", max_tokens=50, messages=[{"role": "user", "content": "q"}], tools=tools
+    )
     assert (await runner.until_done()).stop_reason == "end_turn"
     [refused, call] = await caller.visit.calls()
-    assert refused.status is CallStatus.REFUSED and "defer_loading" in (refused.error or "") and "thread" not in call.asked
+    assert (
+        refused.status is CallStatus.REFUSED and "defer_loading" in (refused.error or "") and "thread" not in call.asked
+    )
 
 
 async def test_message_start_counts_the_prompts_tokens(build: Build) -> None:
@@ -706,6 +789,13 @@ async def test_message_start_counts_the_prompts_tokens(build: Build) -> None:
     asked = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "q"}], "stream": True}
     async with aiohttp.ClientSession() as client, client.post(f"{visit.endpoint.base_url}/messages", json=asked) as got:
         events = [json.loads(line[6:]) for line in (await got.text()).splitlines() if line.startswith("data: ")]
-    start, last = events[0]["message"]["usage"], next(event["usage"] for event in events if event["type"] == "message_delta")
-    assert start["input_tokens"] == len(house.engine.requests[0].prompt_ids) == last["input_tokens"] + last["cache_read_input_tokens"]
+    start, last = (
+        events[0]["message"]["usage"],
+        next(event["usage"] for event in events if event["type"] == "message_delta"),
+    )
+    assert (
+        start["input_tokens"]
+        == len(house.engine.requests[0].prompt_ids)
+        == last["input_tokens"] + last["cache_read_input_tokens"]
+    )
     assert (start["output_tokens"], last["output_tokens"]) == (0, 12)

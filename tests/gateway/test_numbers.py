@@ -1,4 +1,5 @@
-"""Numbers in tool arguments come back as they were sampled, on every wire, through the clients that keep them: a turn with one goes on."""
+"""Numbers in tool arguments come back as they were sampled, on every wire, through the clients that keep them: a turn
+with one goes on."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ TOOL = {"type": "object", "properties": {"x": {"type": "number"}}}
 
 
 def script(house: House) -> None:
-    house.engine.script = [f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>' for arguments in NUMBERS] + ["done"]
+    house.engine.script = [
+        f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>' for arguments in NUMBERS
+    ] + ["done"]
 
 
 async def chat(visit: Visit) -> None:
@@ -60,16 +63,26 @@ async def messages(visit: Visit) -> None:
     history: list[Any] = [{"role": "user", "content": "q"}]
     async with AsyncAnthropic(base_url=visit.endpoint.root_url, api_key=visit.endpoint.key, max_retries=0) as client:
         for stream in (False, True, False, True, False):
-            ask: Any = {"model": "m", "max_tokens": 500, "messages": history, "tools": [{"name": "f", "input_schema": TOOL}]}
+            ask: Any = {
+                "model": "m",
+                "max_tokens": 500,
+                "messages": history,
+                "tools": [{"name": "f", "input_schema": TOOL}],
+            }
             if stream:
                 async with client.messages.stream(**ask) as events:
                     reply = await events.get_final_message()
             else:
                 reply = await client.messages.create(**ask)
             calls = [block for block in reply.content if block.type == "tool_use"]
-            history.append({"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in reply.content]})
             history.append(
-                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "ok"} for call in calls]}
+                {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in reply.content]}
+            )
+            history.append(
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "ok"} for call in calls],
+                }
             )
 
 
@@ -83,7 +96,9 @@ async def gemini(visit: Visit) -> None:
     conversation = client.aio.chats.create(model="m", config=config)
     reply = await conversation.send_message("q")
     while reply.function_calls:
-        reply = await conversation.send_message([types.Part.from_function_response(name="f", response={"result": 2**70})])
+        reply = await conversation.send_message(
+            [types.Part.from_function_response(name="f", response={"result": 2**70})]
+        )
     await client.aio.aclose()
 
 
@@ -96,7 +111,9 @@ async def test_turns_with_any_numbers_go_on(house: House, talk: Any) -> None:
     assert [call.branch for call in calls] == ["root"] + ["continued"] * len(NUMBERS)
     assert [call.arguments for each in calls[:-1] for call in each.samples[0].message.tool_calls] == list(NUMBERS)
     if talk is gemini:
-        assert str(2**70) in house.template.decode(house.engine.requests[-1].prompt_ids), "the model reads a result's own digits"
+        assert str(2**70) in house.template.decode(house.engine.requests[-1].prompt_ids), (
+            "the model reads a result's own digits"
+        )
 
 
 async def test_another_number_that_rounds_to_the_same_float_is_an_edit(house: House) -> None:
@@ -109,7 +126,8 @@ async def test_another_number_that_rounds_to_the_same_float_is_an_edit(house: Ho
         reply = await client.messages.create(model="m", max_tokens=500, messages=history, tools=tools)
         [call] = reply.content
         changed = {**call.model_dump(exclude_none=True), "input": {**call.input, "x": call.input["x"] + 1}}  # type: ignore[union-attr]
-        history += [{"role": "assistant", "content": [changed]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "ok"}]}]  # fmt: skip
+        history += [{"role": "assistant", "content": [changed]}, {"role": "user", "content": [{"type": "tool_result",
+        "tool_use_id": call.id, "content": "ok"}]}]  # fmt: skip
         await client.messages.create(model="m", max_tokens=500, messages=history, tools=tools)
     assert [call.branch for call in await visit.calls()] == ["root", "edited"]
 

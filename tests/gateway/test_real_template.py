@@ -45,7 +45,9 @@ def stripped(message: dict[str, Any]) -> dict[str, Any]:
 async def test_every_turn_begins_with_all_tokens_of_the_last(
     build: Build, template: Template, damage: Callable[[dict[str, Any]], dict[str, Any]], canonical: bool
 ) -> None:
-    house = await build(template=template, canonical=canonical, script=[THOUGHT + CALL + "\n" + CALL, "It is 391. ", "Bye the end."])
+    house = await build(
+        template=template, canonical=canonical, script=[THOUGHT + CALL + "\n" + CALL, "It is 391. ", "Bye the end."]
+    )
     visit = await house.open()
     history: list[dict[str, Any]] = [
         {"role": "system", "content": "Be  brief."},
@@ -127,7 +129,9 @@ async def test_whatever_was_sampled_can_be_sent_back(build: Build, template: Tem
     else:
         text = (await visit.ask("q")).choices[0].message.content
     assert text == "a\ufffdb\ufffd"
-    await visit.ask([{"role": "user", "content": "q"}, {"role": "assistant", "content": text}, {"role": "user", "content": "r"}])
+    await visit.ask(
+        [{"role": "user", "content": "q"}, {"role": "assistant", "content": text}, {"role": "user", "content": "r"}]
+    )
     first, second = await visit.calls()
     assert second.branch == "continued"
     assert "\0" in template.decode((await visit.nodes())[first.samples[0].node].token_ids)

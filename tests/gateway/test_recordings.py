@@ -1,7 +1,7 @@
 """Requests that frameworks really sent, played against a gateway that says what the recorded endpoint said.
 
-What each client made of the reply (re-serialised arguments, dropped reasoning, null or absent content, names, lists of parts) has to continue the
-recorded tokens, and what it changed has to be a branch.
+What each client made of the reply (re-serialised arguments, dropped reasoning, null or absent content, names, lists of
+parts) has to continue the recorded tokens, and what it changed has to be a branch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agentlightning.gateway import Policy, tree
+from agentlightning.gateway import Served, tree
 from tests.gateway.conftest import Build, House, Paths, Visit
 from tests.gateway.recorded import Recording, distilled, fullest, recorded
 from tests.gateway.replay import KeepingEngine, Outcome, Play, played
@@ -39,7 +39,9 @@ def value_of(arguments: str) -> Any:
 
 def plain(message: dict[str, Any]) -> str:
     """A message as the gateway should see it, written independently of it."""
-    calls = [(call["function"]["name"], value_of(call["function"]["arguments"])) for call in message.get("tool_calls") or []]
+    calls = [
+        (call["function"]["name"], value_of(call["function"]["arguments"])) for call in message.get("tool_calls") or []
+    ]
     role = {"developer": "system"}.get(message["role"], message["role"])
     return json.dumps([role, text_of(message.get("content")).strip(), calls], sort_keys=True)
 
@@ -49,7 +51,10 @@ def saying(message: dict[str, Any]) -> str:
     said = f"<think>{message['reasoning_content']}</think>" if message.get("reasoning_content") else ""
     said += message.get("content") or ""
     for call in message.get("tool_calls") or []:
-        said += f'<tool_call>{{"name": "{call["function"]["name"]}", "arguments": {call["function"]["arguments"]}}}</tool_call>'
+        said += (
+            f'<tool_call>{{"name": "{call["function"]["name"]}", "arguments": '
+            f"{call['function']['arguments']}}}</tool_call>"
+        )
     return said
 
 
@@ -90,7 +95,9 @@ class Replay:
         assert reply["usage"]["total_tokens"] > 0
         for theirs, mine in zip(message.get("tool_calls") or [], ours.get("tool_calls") or [], strict=True):
             self.ids[theirs["id"]] = mine["id"]
-        self.turns.append(Turn([plain(each) for each in body["messages"]], json.dumps(body.get("tools")), plain(ours), reply["id"]))
+        self.turns.append(
+            Turn([plain(each) for each in body["messages"]], json.dumps(body.get("tools")), plain(ours), reply["id"])
+        )
 
     async def check(self) -> Counter[str]:
         """Each request's place in the tree is the one that a plain comparison of the messages gives."""
@@ -123,7 +130,9 @@ class Replay:
 
 
 @pytest.mark.parametrize("source", [distilled, recorded])
-async def test_every_recorded_chat_continues_as_its_client_meant_it(build: Build, source: Callable[[], list[Recording]]) -> None:
+async def test_every_recorded_chat_continues_as_its_client_meant_it(
+    build: Build, source: Callable[[], list[Recording]]
+) -> None:
     if not source():
         pytest.skip("the full recordings are not part of the repository")
     house = await build()
@@ -133,7 +142,9 @@ async def test_every_recorded_chat_continues_as_its_client_meant_it(build: Build
             turns = [
                 (request, reply)
                 for request, reply in zip(recording["requests"], recording["replies"], strict=False)
-                if request["path"].endswith("/chat/completions") and isinstance(reply.get("json"), dict) and "choices" in reply["json"]
+                if request["path"].endswith("/chat/completions")
+                and isinstance(reply.get("json"), dict)
+                and "choices" in reply["json"]
             ]
             if not turns:
                 continue
@@ -154,7 +165,7 @@ async def test_every_recorded_chat_continues_as_its_client_meant_it(build: Build
 async def keeping(build: Build) -> House:
     template = GlassTemplate()
     engine = KeepingEngine(template, context_length=10**7, chunk=64)
-    house = await build(policies={"main": Policy("main", engine, template)})
+    house = await build(policies={"main": Served("main", engine, template)})
     house.engine = engine
     return house
 
@@ -196,7 +207,10 @@ def chatted(*histories: list[dict[str, Any]], tools: tuple[Any, ...] = (1, 1)) -
 
 def answered_with(arguments: str = '{"a": 1}', content: str | None = None, **more: Any) -> list[dict[str, Any]]:
     call = {**CALLED, "function": {"name": "f", "arguments": arguments}}
-    return [{"role": "assistant", "content": content, "tool_calls": [call], **more}, {"role": "tool", "tool_call_id": "c1", "content": "r"}]
+    return [
+        {"role": "assistant", "content": content, "tool_calls": [call], **more},
+        {"role": "tool", "tool_call_id": "c1", "content": "r"},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +219,12 @@ def answered_with(arguments: str = '{"a": 1}', content: str | None = None, **mor
         ([Q, *answered_with()], (1, 1), 1, {}),
         ([Q, *answered_with('{"a": 2}')], (1, 1), 0, {"edited: the arguments of a call are others": 1}),
         ([Q, *answered_with(content="Oh.")], (1, 1), 0, {"edited: the text of a turn is another": 1}),
-        ([Q, {"role": "assistant", "content": "f"}, Q], (1, 1), 0, {"edited: a call is missing, or written as text": 1}),
+        (
+            [Q, {"role": "assistant", "content": "f"}, Q],
+            (1, 1),
+            0,
+            {"edited: a call is missing, or written as text": 1},
+        ),
         ([{"role": "user", "content": "p"}, *answered_with()], (1, 1), 0, {"edited: the user message is another": 1}),
         ([Q, *answered_with()], (1, 2), 0, {"tools_changed: the tools are others": 1}),
         ([Q, Q], (1, 1), 0, {"new: the turn that was sampled was left out": 1}),
@@ -225,7 +244,9 @@ async def test_the_judge_tells_an_extension_from_what_was_changed(
     assert outcome.branches == {"root: the first prompt": 1, **branches}
 
 
-async def test_the_judge_notices_a_splice_that_is_none_and_an_extension_that_is_not_spliced(build: Build, monkeypatch: Any) -> None:
+async def test_the_judge_notices_a_splice_that_is_none_and_an_extension_that_is_not_spliced(
+    build: Build, monkeypatch: Any
+) -> None:
     house = await keeping(build)
     edited, whole = chatted([Q], [Q, *answered_with('{"a": 2}')]), chatted([Q], [Q, *answered_with()])
     wrong: list[str] = []

@@ -1,4 +1,5 @@
-"""The Responses API as the official client speaks it: however an agent refers to its history, its turns are one path of exact tokens."""
+"""The Responses API as the official client speaks it: however an agent refers to its history, its turns are one path of
+exact tokens."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ from openai.types.responses.response_item_list import ResponseItemList
 from openai.types.responses.response_stream_event import ResponseStreamEvent
 from pydantic import BaseModel
 
-from agentlightning.config import SamplingConfig
-from agentlightning.gateway.wires.carried import sealed, unsealed
 from agentlightning.gateway.wires.responses import Responses
+from agentlightning.gateway.wires.round_trip import sealed, unsealed
+from agentlightning.settings.fields import SamplingConfig
 from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Visit, until
 
@@ -35,7 +36,8 @@ CALC = {
 }
 ASKS = '<think>Sum it.</think>I will. <tool_call>{"name": "calc", "arguments": { "e":"1 + 1" }}</tool_call>'
 TWO_CALLS = (
-    '<tool_call>{"name": "calc", "arguments": {"e": "1"}}</tool_call><tool_call>{"name": "calc", "arguments": {"e": "2"}}</tool_call>'
+    '<tool_call>{"name": "calc", "arguments": {"e": "1"}}</tool_call><tool_call>{"name": "calc", "arguments": '
+    '{"e": "2"}}</tool_call>'
 )
 Q = [{"role": "user", "content": "1 + 1?"}]
 
@@ -113,10 +115,18 @@ NEVER_NULL = (
 
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("owner", ["run", "agent"])
-async def test_a_response_has_every_required_field_and_says_what_it_was_sampled_with(build: Build, cut: bool, owner: str) -> None:
+async def test_a_response_has_every_required_field_and_says_what_it_was_sampled_with(
+    build: Build, cut: bool, owner: str
+) -> None:
     house = await build(script=["one two three"] * 2)
     visit = await house.open(sampling=SamplingConfig(temperature=0.7, top_p=0.9, owner=owner))
-    asked = {"model": "m", "input": "q", "temperature": 0.2, "metadata": {}, **({"max_output_tokens": 3} if cut else {})}
+    asked = {
+        "model": "m",
+        "input": "q",
+        "temperature": 0.2,
+        "metadata": {},
+        **({"max_output_tokens": 3} if cut else {}),
+    }
     async with aiohttp.ClientSession() as client:
         async with client.post(f"{visit.endpoint.base_url}/responses", json=asked) as got:
             whole = await got.json()
@@ -158,7 +168,9 @@ def events_of(text: str) -> list[dict[str, Any]]:
 def put_together(events: list[dict[str, Any]]) -> dict[str, Any]:
     """What a client that only adds up events makes of a stream, which has to be what the last one says."""
     assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
-    assert all(event["response"]["output"] == [] and event["response"]["status"] == "in_progress" for event in events[:2])
+    assert all(
+        event["response"]["output"] == [] and event["response"]["status"] == "in_progress" for event in events[:2]
+    )
     output: list[dict[str, Any]] = []
     for event in events[2:-1]:
         kind = event["type"]
@@ -186,7 +198,10 @@ def put_together(events: list[dict[str, Any]]) -> dict[str, Any]:
             assert (event["name"], event["arguments"]) == (item["name"], item["arguments"])
         else:
             assert kind == "response.output_item.done"
-            assert {**event["item"], "status": "in_progress", "encrypted_content": 0} == {**item, "encrypted_content": 0}
+            assert {**event["item"], "status": "in_progress", "encrypted_content": 0} == {
+                **item,
+                "encrypted_content": 0,
+            }
             item.clear()
             item.update(event["item"])
     last = events[-1]
@@ -217,7 +232,10 @@ async def create(visit: Visit, input: Any, *, stream: bool = False, **options: A
 
 def dumped(response: types.Response) -> list[dict[str, Any]]:
     """Output items as agents send them back."""
-    return [item.model_dump(exclude={"parsed_arguments": True, "content": {"__all__": {"parsed"}}}) for item in response.output]
+    return [
+        item.model_dump(exclude={"parsed_arguments": True, "content": {"__all__": {"parsed"}}})
+        for item in response.output
+    ]
 
 
 def calls_of(response: types.Response) -> list[types.ResponseFunctionToolCall]:
@@ -244,9 +262,12 @@ async def test_a_reply_is_of_the_clients_types_and_says_what_was_sampled(house: 
     visit = await house.open()
     house.engine.script = [ASKS]
     body = {
-        "model": "gpt-x", "input": Q, "tools": [CALC], "instructions": "Be short.", "metadata": {"a": "b"}, "temperature": 0.5, "max_output_tokens": 150,
-        "user": "u", "reasoning": {"effort": "low"}, "text": {"verbosity": "low"}, "service_tier": "auto", "truncation": "auto", "prompt_cache_key": "k",
-        "include": ["reasoning.encrypted_content", "file_search_call.results"], "stream_options": {"include_obfuscation": False}, "new": [1],
+        "model": "gpt-x", "input": Q, "tools": [CALC], "instructions": "Be short.", "metadata": {"a": "b"},
+        "temperature": 0.5, "max_output_tokens": 150,
+        "user": "u", "reasoning": {"effort": "low"}, "text": {"verbosity": "low"}, "service_tier": "auto",
+        "truncation": "auto", "prompt_cache_key": "k",
+        "include": ["reasoning.encrypted_content", "file_search_call.results"],
+        "stream_options": {"include_obfuscation": False}, "new": [1],
     }  # fmt: skip
     status, reply = await send(visit, "POST", "responses", body)
     assert status == 200, reply
@@ -276,18 +297,25 @@ async def test_a_reply_is_of_the_clients_types_and_says_what_was_sampled(house: 
     assert (record.wire, record.id, usage["output_tokens"]) == ("responses", reply["id"], record.sampled_tokens)
     assert record.samples[0].message.tool_calls[0].id == asked["call_id"]
     assert record.asked == {
-        "metadata": {"a": "b"}, "temperature": 0.5, "max_output_tokens": 150, "user": "u", "reasoning": {"effort": "low"}, "text": {"verbosity": "low"},
-        "service_tier": "auto", "truncation": "auto", "prompt_cache_key": "k", "include": ["reasoning.encrypted_content"],
+        "metadata": {"a": "b"}, "temperature": 0.5, "max_output_tokens": 150, "user": "u",
+        "reasoning": {"effort": "low"}, "text": {"verbosity": "low"},
+        "service_tier": "auto", "truncation": "auto", "prompt_cache_key": "k",
+        "include": ["reasoning.encrypted_content"],
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("say", ["plain", ASKS, TWO_CALLS, "", "<think>only thoughts</think>", "text, then <think>a late thought</think>"])
+@pytest.mark.parametrize(
+    "say", ["plain", ASKS, TWO_CALLS, "", "<think>only thoughts</think>", "text, then <think>a late thought</think>"]
+)
 async def test_a_streams_events_put_together_are_the_json_reply(house: House, say: str) -> None:
     visit = await house.open()
     house.engine.script = [say]
     include = ["reasoning.encrypted_content", "message.output_text.logprobs"]
     status, text = await send(
-        visit, "POST", "responses", {"input": Q, "tools": [CALC], "stream": True, "include": include, "instructions": "Be short."}
+        visit,
+        "POST",
+        "responses",
+        {"input": Q, "tools": [CALC], "stream": True, "include": include, "instructions": "Be short."},
     )
     assert status == 200
     told = put_together(events_of(text))
@@ -324,18 +352,27 @@ async def test_logprobs_and_ids_come_when_they_are_asked_for(house: House) -> No
     told = reply.output[0].content[0]
     assert told.type == "output_text"
     assert told.logprobs is not None
-    assert [each.logprob for each in told.logprobs] == pytest.approx(sampled.logprobs.tolist() if sampled.logprobs else None)
+    assert [each.logprob for each in told.logprobs] == pytest.approx(
+        sampled.logprobs.tolist() if sampled.logprobs else None
+    )
     assert "".join(each.token for each in told.logprobs).startswith("ab")
     extra = reply.model_extra or {}
-    assert (extra["token_ids"], extra["prompt_token_ids"]) == (sampled.token_ids.tolist(), await visit.path_ids(record.prompt_node))
-    status, text = await send(visit, "POST", "responses", {"input": "q", "stream": True, "include": ["message.output_text.logprobs"]})
+    assert (extra["token_ids"], extra["prompt_token_ids"]) == (
+        sampled.token_ids.tolist(),
+        await visit.path_ids(record.prompt_node),
+    )
+    status, text = await send(
+        visit, "POST", "responses", {"input": "q", "stream": True, "include": ["message.output_text.logprobs"]}
+    )
     [done] = [event for event in events_of(text) if event["type"] == "response.output_text.done"]
     assert (status, [each["token"] for each in done["logprobs"]]) == (200, [each.token for each in told.logprobs])
 
 
 async def test_a_prompts_tokens_are_counted_as_they_would_be_used(house: House) -> None:
     visit = await house.open()
-    counted = await visit.client.responses.input_tokens.count(model="gpt-x", input=Q, tools=[CALC], instructions="Be short.")
+    counted = await visit.client.responses.input_tokens.count(
+        model="gpt-x", input=Q, tools=[CALC], instructions="Be short."
+    )
     reply = await create(visit, Q, instructions="Be short.")
     assert reply.usage is not None
     assert counted.input_tokens == reply.usage.input_tokens
@@ -382,7 +419,9 @@ async def without_ids(visit: Visit, first: types.Response) -> dict[str, Any]:
             items.append({"role": "assistant", "content": item["content"][0]["text"].strip()})
         elif item["type"] == "function_call":
             again = json.dumps(json.loads(item["arguments"]))
-            items.append({"type": "function_call", "call_id": item["call_id"], "name": item["name"], "arguments": again})
+            items.append(
+                {"type": "function_call", "call_id": item["call_id"], "name": item["name"], "arguments": again}
+            )
     return {"input": [*Q, *items, *results(first)]}
 
 
@@ -396,7 +435,13 @@ async def reordered(visit: Visit, first: types.Response) -> dict[str, Any]:
 async def with_extras(visit: Visit, first: types.Response) -> dict[str, Any]:
     items = [{**item, "x_unknown": {"a": 1}, "token_ids": [1], "status": None} for item in dumped(first)]
     outputs = [{**item, "output": [{"type": "input_text", "text": "2"}], "name": None} for item in results(first)]
-    return {"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "1 + 1?"}]}, *items, *outputs]}
+    return {
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "1 + 1?"}]},
+            *items,
+            *outputs,
+        ]
+    }
 
 
 WAYS: list[Callable[..., Any]] = [
@@ -424,7 +469,9 @@ async def test_however_a_second_turn_refers_to_the_first_it_continues_its_tokens
 async def test_turns_in_a_conversation_continue_its_tokens(house: House, stream: bool) -> None:
     visit = await house.open()
     house.engine.script = [ASKS, "It is 2.", "It is 4."]
-    conversation = await visit.client.conversations.create(items=[{"role": "user", "content": "You sum."}], metadata={"a": "b"})
+    conversation = await visit.client.conversations.create(
+        items=[{"role": "user", "content": "You sum."}], metadata={"a": "b"}
+    )
     first = await create(visit, Q, stream=stream, conversation=conversation.id)
     assert first.conversation is not None
     assert first.conversation.id == conversation.id
@@ -435,7 +482,8 @@ async def test_turns_in_a_conversation_continue_its_tokens(house: House, stream:
     await one_path(visit, 3)
     items = [item async for item in visit.client.conversations.items.list(conversation.id, order="asc", limit=3)]
     assert [getattr(item, "role", item.type) for item in items] == [
-        "user", "user", "reasoning", "assistant", "function_call", "function_call_output", "assistant", "user", "assistant",
+        "user", "user", "reasoning", "assistant", "function_call", "function_call_output", "assistant", "user",
+        "assistant",
     ]  # fmt: skip
     assert len({item.id for item in items}) == len(items)
     latest = await visit.client.conversations.items.list(conversation.id, limit=1)
@@ -512,7 +560,9 @@ def test_sealed_reasoning_comes_back_unharmed_and_what_is_not_sealed_here_is_not
     assert isinstance(unsealed(mark + other), str)
     assert unsealed(other if not other.startswith(mark) else "") == ""
     for hidden in (b"a\0b", b"\xed\xa0\x80", b"\xff"):
-        assert unsealed(b64encode(b"agl/1 " + hidden).decode()) == "", "what a body may not hold, nor may what it carries"
+        assert unsealed(b64encode(b"agl/1 " + hidden).decode()) == "", (
+            "what a body may not hold, nor may what it carries"
+        )
 
 
 # --------------------------------------------------------------------------- what is kept
@@ -547,7 +597,9 @@ async def test_nothing_is_kept_of_a_response_that_is_not_to_be_stored(house: Hou
     assert (reply.model_extra or {})["store"] is False
     for path in (f"responses/{reply.id}", f"responses/{reply.id}/input_items"):
         assert (await send(visit, "GET", path))[0] == 404
-    status, refusal = await send(visit, "POST", "responses", {"input": [*Q, {"type": "item_reference", "id": reply.output[0].id}]})
+    status, refusal = await send(
+        visit, "POST", "responses", {"input": [*Q, {"type": "item_reference", "id": reply.output[0].id}]}
+    )
     assert (status, refusal["error"]["code"]) == (404, "item_not_found")
     assert "store=false" in refusal["error"]["message"]
 
@@ -565,8 +617,10 @@ async def test_another_attempts_responses_items_and_conversations_are_not_here(h
         status, refusal = await send(mine, "POST", "responses", body)
         assert (status, refusal["error"]["type"]) == (404, "invalid_request_error"), body
         assert "another attempt" in refusal["error"]["message"]
-    for method, path in (("GET", f"responses/{first.id}"), ("DELETE", f"responses/{first.id}"), ("GET", f"conversations/{conversation.id}"),
-                         ("DELETE", f"conversations/{conversation.id}"), ("GET", f"conversations/{conversation.id}/items")):  # fmt: skip
+    for method, path in (("GET", f"responses/{first.id}"), ("DELETE", f"responses/{first.id}"), ("GET",
+    f"conversations/{conversation.id}"),
+                         ("DELETE", f"conversations/{conversation.id}"), ("GET",
+                         f"conversations/{conversation.id}/items")):  # fmt: skip
         assert (await send(mine, method, path))[0] == 404
     assert (await theirs.client.responses.retrieve(first.id)).id == first.id
     assert [call.status for call in await mine.calls()] == [CallStatus.REFUSED] * len(bodies)
@@ -577,11 +631,16 @@ async def test_a_conversation_is_made_changed_and_deleted(house: House) -> None:
     made = await visit.client.conversations.create()
     assert (await visit.client.conversations.update(made.id, metadata={"x": "y"})).metadata == {"x": "y"}
     assert (await visit.client.conversations.retrieve(made.id)).metadata == {"x": "y"}
-    items = [{"role": "user", "content": "a"}, {"type": "function_call", "call_id": "c", "name": "calc", "arguments": "{}"}]
+    items = [
+        {"role": "user", "content": "a"},
+        {"type": "function_call", "call_id": "c", "name": "calc", "arguments": "{}"},
+    ]
     status, added = await send(visit, "POST", f"conversations/{made.id}/items", {"items": items})
     exact(ConversationItemList, added)
     assert (status, [item["type"] for item in added["data"]]) == (200, ["message", "function_call"])
-    status, more = await send(visit, "POST", f"conversations/{made.id}/items", {"items": [{"role": "user", "content": "b"}]})
+    status, more = await send(
+        visit, "POST", f"conversations/{made.id}/items", {"items": [{"role": "user", "content": "b"}]}
+    )
     assert [item["id"] for item in more["data"]] == [f"msg_{made.id.removeprefix('conv_')}_at_2"]
     referred = await create(visit, [{"type": "item_reference", "id": more["data"][0]["id"]}])
     assert referred.output_text == "ok"
@@ -606,7 +665,9 @@ async def test_a_conversation_loses_nothing_when_calls_and_items_cross(house: Ho
     assert {first.output_text, second.output_text} == {"answer to a", "answer to b"}
 
     async def texts() -> list[str]:
-        return [item.content[0].text async for item in visit.client.conversations.items.list(conversation.id, order="asc")]  # type: ignore[union-attr]
+        return [
+            item.content[0].text async for item in visit.client.conversations.items.list(conversation.id, order="asc")
+        ]  # type: ignore[union-attr]
 
     crossed = await texts()
     assert crossed[0] == "meanwhile"

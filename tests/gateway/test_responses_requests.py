@@ -1,4 +1,5 @@
-"""What the Responses API accepts and refuses, for all bodies and replies, and what frameworks really sent to it (`recorded`)."""
+"""What the Responses API accepts and refuses, for all bodies and replies, and what frameworks really sent to it
+(`recorded`)."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types import responses as types
 
-from agentlightning.config import SamplingConfig
-from agentlightning.gateway.past import AttemptPast
+from agentlightning.gateway.kept_replies import AttemptPast
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Look, Reply, Target, WireRequest
+from agentlightning.settings.fields import SamplingConfig
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Message, SamplingParams, ToolCall
 from tests.gateway.conftest import Build, House, Visit
@@ -39,41 +40,53 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "an item of no kind": ({"input": [{}]}, "input[0] is of type None"),
     "a compaction": ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "'compaction'"),
     "a reference to nothing": ({"input": [{"type": "item_reference", "id": 3}]}, "input[0] refers to item 3"),
-    "an image": ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0] is of type 'input_image'"),
+    "an image": ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+    "input[0].content[0] is of type 'input_image'"),
     "a file": ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]}, "'input_file'"),
     "audio": ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "'input_audio'"),
-    "an image from a tool": ({"input": [{"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image"}]}]}, "input[0].output[0]"),
+    "an image from a tool": ({"input": [{"type": "function_call_output", "call_id": "c",
+    "output": [{"type": "input_image"}]}]}, "input[0].output[0]"),
     "a numeric content": ({"input": [{"role": "user", "content": 3}]}, "input[0].content must be"),
-    "a call without a name": ({"input": [{"type": "function_call", "arguments": "{}"}]}, "input[0].name must be a string"),
+    "a call without a name": ({"input": [{"type": "function_call", "arguments": "{}"}]}, "input[0].name must be a "
+                                                                                         "string"),
     "a numeric summary": ({"input": [{"type": "reasoning", "summary": 3}]}, "input[0].summary must be a list"),
     "numeric instructions": ({"input": "q", "instructions": 3}, "instructions must be a string, not 3"),
-    "web search": ({"input": "q", "tools": [{"type": "web_search"}]}, "tools[0] is of type 'web_search': only functions are supported"),
+    "web search": ({"input": "q", "tools": [{"type": "web_search"}]}, "tools[0] is of type 'web_search': only "
+                                                                      "functions are supported"),
     "file search": ({"input": "q", "tools": [{"type": "file_search", "vector_store_ids": []}]}, "'file_search'"),
-    "code interpreter": ({"input": "q", "tools": [F, {"type": "code_interpreter"}]}, "tools[1] is of type 'code_interpreter'"),
+    "code interpreter": ({"input": "q", "tools": [F, {"type": "code_interpreter"}]}, "tools[1] is of type "
+                                                                                     "'code_interpreter'"),
     "computer use": ({"input": "q", "tools": [{"type": "computer_use_preview"}]}, "'computer_use_preview'"),
     "an MCP server": ({"input": "q", "tools": [{"type": "mcp", "server_label": "x"}]}, "'mcp'"),
     "image generation": ({"input": "q", "tools": [{"type": "image_generation"}]}, "'image_generation'"),
     "a custom tool": ({"input": "q", "tools": [{"type": "custom", "name": "x"}]}, "'custom'"),
     "a namespace": ({"input": "q", "tools": [{"type": "namespace", "name": "x", "tools": [F]}]}, "'namespace'"),
-    "a deferred tool": ({"input": "q", "tools": [{**F, "defer_loading": True}]}, "tools[0].defer_loading=True is not supported"),
-    "an unknown tool choice": ({"input": "q", "tools": [F], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice names 'g'"),
-    "a hosted tool choice": ({"input": "q", "tools": [F], "tool_choice": {"type": "file_search"}}, "tool_choice must be auto"),
+    "a deferred tool": ({"input": "q", "tools": [{**F, "defer_loading": True}]}, "tools[0].defer_loading=True is not "
+                                                                                 "supported"),
+    "an unknown tool choice": ({"input": "q", "tools": [F], "tool_choice": {"type": "function", "name": "g"}},
+    "tool_choice names 'g'"),
+    "a hosted tool choice": ({"input": "q", "tools": [F], "tool_choice": {"type": "file_search"}},
+    "tool_choice must be auto"),
     "background": ({"input": "q", "background": True}, "background=True is not supported"),
     "a prompt template": ({"input": "q", "prompt": {"id": "x"}}, "prompt={'id': 'x'} is not supported: send input"),
     "max_tool_calls": ({"input": "q", "max_tool_calls": 3}, "max_tool_calls=3 is not supported"),
-    "top_logprobs": ({"input": "q", "top_logprobs": 2}, "top_logprobs=2 is not supported: logprobs of the sampled tokens"),
+    "top_logprobs": ({"input": "q", "top_logprobs": 2}, "top_logprobs=2 is not supported: logprobs of the sampled "
+                                                        "tokens"),
     "several samples": ({"input": "q", "n": 2}, "n=2 is not supported: make several calls"),
-    "truncation": ({"input": "q", "truncation": "middle"}, "truncation='middle' is not supported: it is auto or disabled"),
+    "truncation": ({"input": "q", "truncation": "middle"}, "truncation='middle' is not supported: it is auto or "
+                                                           "disabled"),
     "context management": ({"input": "q", "context_management": [{"type": "compaction"}]}, "context_management="),
     "a text that is a string": ({"input": "q", "text": "json"}, "text must be an object"),
-    "a format without a schema": ({"input": "q", "text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format must be of type"),
+    "a format without a schema": ({"input": "q", "text": {"format": {"type": "json_schema", "name": "x"}}},
+    "text.format must be of type"),
     "an include that is a string": ({"input": "q", "include": "x"}, "include must be a list of strings"),
     "metadata": ({"input": "q", "metadata": "x"}, "metadata must be an object"),
     "a user": ({"input": "q", "user": {"a": 1}}, "user must be a string"),
     "a temperature": ({"input": "q", "temperature": -1}, "temperature must be a number"),
     "a limit": ({"input": "q", "max_output_tokens": 0}, "max_output_tokens must be"),
     "store": ({"input": "q", "store": "no"}, "store must be true or false"),
-    "two histories": ({"input": "q", "previous_response_id": "resp_1", "conversation": "conv_1"}, "cannot be used together"),
+    "two histories": ({"input": "q", "previous_response_id": "resp_1", "conversation": "conv_1"},
+    "cannot be used together"),
     "a numeric previous response": ({"input": "q", "previous_response_id": 3}, "previous_response_id must be a string"),
 }  # fmt: skip
 
@@ -94,10 +107,14 @@ async def test_paths_and_methods_that_are_not_there_are_named(house: House) -> N
     visit = await house.open()
     reply = await create(visit, "q")
     for method, path, status in (
-        ("GET", "responses", 405), ("PUT", f"responses/{reply.id}", 405), ("POST", f"responses/{reply.id}", 405), ("GET", "conversations", 405),
-        ("GET", "responses/input_tokens", 405), ("POST", f"responses/{reply.id}/cancel", 400), ("POST", "responses/compact", 400),
-        ("GET", f"responses/{reply.id}/nothing", 404), ("GET", f"responses/{reply.id}?stream=true", 400), ("GET", "conversations/conv_1", 404),
-        ("GET", f"responses/{reply.id}?include[]=message.output_text.logprobs", 400), ("GET", "conversations/conv_1/items/msg_1", 404),
+        ("GET", "responses", 405), ("PUT", f"responses/{reply.id}", 405), ("POST", f"responses/{reply.id}", 405),
+        ("GET", "conversations", 405),
+        ("GET", "responses/input_tokens", 405), ("POST", f"responses/{reply.id}/cancel", 400), ("POST",
+        "responses/compact", 400),
+        ("GET", f"responses/{reply.id}/nothing", 404), ("GET", f"responses/{reply.id}?stream=true", 400), ("GET",
+        "conversations/conv_1", 404),
+        ("GET", f"responses/{reply.id}?include[]=message.output_text.logprobs", 400), ("GET",
+        "conversations/conv_1/items/msg_1", 404),
     ):  # fmt: skip
         got, refusal = await send(visit, method, path, {} if method == "POST" else None)
         assert (got, "error" in refusal) == (status, True), path
@@ -113,7 +130,9 @@ async def test_tool_choice_and_format_reach_the_request(house: House) -> None:
         return WIRE.request(Target("POST", "responses"), {"input": "q", "tools": [F, CALC], **body}, past)
 
     def echoed(request: WireRequest) -> dict[str, Any]:
-        body = json.loads(WIRE.reply(request, Reply("resp_" + "0" * 24, 1, [choice(Message("assistant", "x"))], 1, 1, 0)))
+        body = json.loads(
+            WIRE.reply(request, Reply("resp_" + "0" * 24, 1, [choice(Message("assistant", "x"))], 1, 1, 0))
+        )
         exact(types.Response, body)
         return body
 
@@ -129,12 +148,15 @@ async def test_tool_choice_and_format_reach_the_request(house: House) -> None:
     assert (request.tool_choice, request.tool_names, echoed(request)["tool_choice"]) == ("auto", ("f", "calc"), allowed)
     assert (request.parallel_tool_calls, echoed(request)["parallel_tool_calls"]) == (False, False)
     schema = {"type": "object", "properties": {}}
-    request = asked(text={"format": {"type": "json_schema", "name": "out", "schema": schema, "strict": True}, "verbosity": "low"})
+    request = asked(
+        text={"format": {"type": "json_schema", "name": "out", "schema": schema, "strict": True}, "verbosity": "low"}
+    )
     assert request.output is not None
     assert request.output.schema == schema
-    assert request.asked["text"] == {"verbosity": "low", "format": {"type": "json_schema", "name": "out", "strict": True}}, (
-        "without the schema"
-    )
+    assert request.asked["text"] == {
+        "verbosity": "low",
+        "format": {"type": "json_schema", "name": "out", "strict": True},
+    }, "without the schema"
     assert echoed(request)["text"]["format"]["schema"] == schema
     request = asked(text={"format": {"type": "json_object"}})
     assert request.output is not None
@@ -152,7 +174,9 @@ def choice(message: Message, finish: FinishReason = FinishReason.STOP) -> Choice
 PIECES = st.lists(
     st.builds(ParsedDelta, st.text(max_size=5), st.text(max_size=5))
     | st.builds(
-        lambda name, arguments: ParsedDelta("", "", (ToolCall("call_1", name, arguments),)), st.text(max_size=3), st.text(max_size=9)
+        lambda name, arguments: ParsedDelta("", "", (ToolCall("call_1", name, arguments),)),
+        st.text(max_size=3),
+        st.text(max_size=9),
     ),
     max_size=6,
 )
@@ -160,17 +184,32 @@ PIECES = st.lists(
 
 @settings(deadline=None)
 @given(PIECES, st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]), st.booleans(), st.booleans())
-def test_any_reply_is_the_same_streamed_and_whole(pieces: list[ParsedDelta], finish: FinishReason, seal: bool, logprobs: bool) -> None:
+def test_any_reply_is_the_same_streamed_and_whole(
+    pieces: list[ParsedDelta], finish: FinishReason, seal: bool, logprobs: bool
+) -> None:
     pieces = [piece for piece in pieces if piece.content or piece.reasoning or piece.tool_calls]
     content, reasoning = "".join(piece.content for piece in pieces), "".join(piece.reasoning for piece in pieces)
     calls = tuple(
-        ToolCall(f"call_{i}", call.name, call.arguments) for i, call in enumerate(call for piece in pieces for call in piece.tool_calls)
+        ToolCall(f"call_{i}", call.name, call.arguments)
+        for i, call in enumerate(call for piece in pieces for call in piece.tool_calls)
     )
-    body = {"input": "q", "include": ["reasoning.encrypted_content"] * seal + ["message.output_text.logprobs"] * logprobs}
+    body = {
+        "input": "q",
+        "include": ["reasoning.encrypted_content"] * seal + ["message.output_text.logprobs"] * logprobs,
+    }
     request = WIRE.request(Target("POST", "responses"), body, AttemptPast())
-    reply = Reply("resp_" + "0" * 24, 1, [choice(Message("assistant", content, calls, None, None, reasoning or None), finish)], 3, 2, 1)
+    reply = Reply(
+        "resp_" + "0" * 24,
+        1,
+        [choice(Message("assistant", content, calls, None, None, reasoning or None), finish)],
+        3,
+        2,
+        1,
+    )
     stream = WIRE.stream(request, reply.id, reply.created)
-    text = b"".join([stream.begin(Begun(3, SamplingParams())), *(stream.delta(0, piece) for piece in pieces), stream.end(reply)]).decode()
+    text = b"".join(
+        [stream.begin(Begun(3, SamplingParams())), *(stream.delta(0, piece) for piece in pieces), stream.end(reply)]
+    ).decode()
     whole = json.loads(WIRE.reply(request, reply))
     exact(types.Response, whole)
     spoke = [i for i, piece in enumerate(pieces) if piece.content]
@@ -184,19 +223,27 @@ def test_any_reply_is_the_same_streamed_and_whole(pieces: list[ParsedDelta], fin
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)
-    | st.sampled_from(["user", "assistant", "system", "input_text", "output_text", "function", "auto", "resp_1", f"msg_{'0' * 24}_0", "{}", "agl1.x"]),
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False,
+    allow_infinity=False) | st.text(max_size=8)
+    | st.sampled_from(["user", "assistant", "system", "input_text", "output_text", "function", "auto", "resp_1",
+    f"msg_{'0' * 24}_0", "{}", "agl1.x"]),
     lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["type", "text", "id", "name", "arguments", "content", "role", "format", "schema", "tools", "mode"]), inner, max_size=4),
+    | st.dictionaries(st.sampled_from(["type", "text", "id", "name", "arguments", "content", "role", "format", "schema",
+    "tools", "mode"]), inner, max_size=4),
     max_leaves=12,
 )  # fmt: skip
 
 ITEMS = st.lists(
     st.fixed_dictionaries(
-        {"type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "item_reference"]) | VALUES},
+        {
+            "type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "item_reference"])
+            | VALUES
+        },
         optional={
             "role": st.sampled_from(["user", "assistant", "system", "developer"]) | VALUES,
-            **dict.fromkeys(("id", "content", "name", "arguments", "call_id", "output", "summary", "encrypted_content"), VALUES),
+            **dict.fromkeys(
+                ("id", "content", "name", "arguments", "call_id", "output", "summary", "encrypted_content"), VALUES
+            ),
         },
     )
     | VALUES,
@@ -205,7 +252,10 @@ ITEMS = st.lists(
 
 BODIES = st.fixed_dictionaries(
     {"input": ITEMS | VALUES},
-    optional=dict.fromkeys(("model", "instructions", "tools", "tool_choice", "previous_response_id", "conversation", "include", "store", "stream", "temperature", "top_p", "top_k", "max_output_tokens", "seed", "stop", "text", "reasoning", "metadata", "user", "truncation", "parallel_tool_calls", "background", "top_logprobs", "n", "service_tier"), VALUES),
+    optional=dict.fromkeys(("model", "instructions", "tools", "tool_choice", "previous_response_id", "conversation",
+    "include", "store", "stream", "temperature", "top_p", "top_k", "max_output_tokens", "seed", "stop", "text",
+    "reasoning", "metadata", "user", "truncation", "parallel_tool_calls", "background", "top_logprobs", "n",
+    "service_tier"), VALUES),
 )  # fmt: skip
 
 
@@ -225,14 +275,20 @@ def test_any_body_is_a_request_or_a_refusal(body: dict[str, Any]) -> None:
 
 
 PATHS = st.lists(
-    st.sampled_from(["responses", "conversations", "items", "input_items", "cancel", "compact", "resp_1", "conv_1", "x"]),
+    st.sampled_from(
+        ["responses", "conversations", "items", "input_items", "cancel", "compact", "resp_1", "conv_1", "x"]
+    ),
     min_size=1,
     max_size=4,
 )
 
 
 @settings(max_examples=200, deadline=None)
-@given(PATHS, st.sampled_from(["GET", "POST", "DELETE", "PUT"]), st.dictionaries(st.sampled_from(["items", "metadata"]), ITEMS | VALUES))
+@given(
+    PATHS,
+    st.sampled_from(["GET", "POST", "DELETE", "PUT"]),
+    st.dictionaries(st.sampled_from(["items", "metadata"]), ITEMS | VALUES),
+)
 def test_any_look_is_an_answer_or_a_refusal(parts: list[str], method: str, body: dict[str, Any]) -> None:
     target = Target(method, "/".join(parts))
     use = WIRE.use(target) if WIRE.owns(target.path) else None
@@ -251,7 +307,8 @@ def test_any_look_is_an_answer_or_a_refusal(parts: list[str], method: str, body:
 
 
 def plain(items: Any, known: dict[str, dict[str, Any]]) -> list[str]:
-    """A history as the gateway should see it, written independently of it: no recorded client has two turns of the assistant's in a row."""
+    """A history as the gateway should see it, written independently of it: no recorded client has two turns of the
+    assistant's in a row."""
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     turns: list[list[Any]] = []
@@ -340,7 +397,9 @@ async def test_every_recorded_response_continues_as_its_client_meant_it(build: B
             turns = [
                 (request, reply)
                 for request, reply in zip(recording["requests"], recording["replies"], strict=False)
-                if request["path"].endswith("/responses") and isinstance(reply.get("json"), dict) and "output" in reply["json"]
+                if request["path"].endswith("/responses")
+                and isinstance(reply.get("json"), dict)
+                and "output" in reply["json"]
             ]
             if not turns:
                 continue

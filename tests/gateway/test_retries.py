@@ -14,10 +14,10 @@ import anthropic
 import openai
 import pytest
 
-from agentlightning.config import GatewayConfig
 from agentlightning.engines.base import SampleRequest
 from agentlightning.errors import EngineError, StoreError, TemplateError
-from agentlightning.gateway.calls import Identity, OpenCall, Owed
+from agentlightning.gateway.calls import Identity, OpenCall, UnansweredRetries
+from agentlightning.settings.fields import GatewayConfig
 from agentlightning.store.base import Store
 from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Visit, until
@@ -31,10 +31,15 @@ class Raw:
         parts = urlsplit(visit.endpoint.base_url)
         self.host, self.port, self.path = parts.hostname, parts.port, parts.path
 
-    async def send(self, body: dict[str, Any] | bytes, *, retry: int | None = None, path: str = "/chat/completions") -> None:
+    async def send(
+        self, body: dict[str, Any] | bytes, *, retry: int | None = None, path: str = "/chat/completions"
+    ) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.reader, self.writer = await asyncio.open_connection(self.host, self.port)
-        head = f"POST {self.path}{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n"
+        head = (
+            f"POST {self.path}{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+            f"{len(data)}\r\n"
+        )
         if retry is not None:
             head += f"x-stainless-retry-count: {retry}\r\n"
         self.writer.write(head.encode() + b"\r\n" + data)
@@ -111,7 +116,9 @@ async def test_it_may_come_back_after_the_sampling_has_ended(build: Build) -> No
 
 
 async def test_a_stream_that_was_cut_is_told_again_from_its_beginning(build: Build) -> None:
-    house = await build(script=["a long sample that comes in many pieces"], delay=0.02, config=GatewayConfig(orphan_grace=60))
+    house = await build(
+        script=["a long sample that comes in many pieces"], delay=0.02, config=GatewayConfig(orphan_grace=60)
+    )
     visit = await house.open()
     raw = Raw(visit)
     await raw.send(body(stream=True))
@@ -129,7 +136,10 @@ async def test_a_stream_that_was_cut_is_told_again_from_its_beginning(build: Bui
     assert await again.status() == 200
     events = (await again.reader.readuntil(b"[DONE]")).decode()
     parts = [json.loads(line[6:]) for line in events.splitlines() if line.startswith("data: {")]
-    assert "".join(part["choices"][0]["delta"].get("content", "") for part in parts) == "a long sample that comes in many pieces"
+    assert (
+        "".join(part["choices"][0]["delta"].get("content", "") for part in parts)
+        == "a long sample that comes in many pieces"
+    )
     assert len(house.engine.requests) == 2
 
 
@@ -224,11 +234,14 @@ async def test_a_reply_nobody_reclaims_is_abandoned(build: Build) -> None:
 
 
 async def test_a_client_that_times_out_and_retries_gets_the_first_reply(build: Build) -> None:
-    """The official client's own behaviour: it gives up waiting, comes back with a retry count, and finds its sample waiting."""
+    """The official client's own behaviour: it gives up waiting, comes back with a retry count, and finds its sample
+    waiting."""
     house = await build(**held(script=["slow but sure", "never"]))
     visit = await house.open()
     async with openai.AsyncOpenAI(base_url=visit.endpoint.base_url, api_key="x", max_retries=20, timeout=3.0) as client:
-        asking = asyncio.create_task(client.chat.completions.create(model="m", messages=[{"role": "user", "content": "q"}]))
+        asking = asyncio.create_task(
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "q"}])
+        )
         await until(lambda: visit.session.usage.repeats, 200)
         house.engine.hold.set()
         reply = await asking
@@ -280,7 +293,13 @@ async def test_a_call_that_could_not_be_recorded_harms_no_later_one(build: Build
         await visit.ask("q")
     reply = (await visit.ask("q")).choices[0].message.content
     if follow_up != "the same prompt":
-        await visit.ask([{"role": "user", "content": "q"}, {"role": "assistant", "content": reply}, {"role": "user", "content": "r"}])
+        await visit.ask(
+            [
+                {"role": "user", "content": "q"},
+                {"role": "assistant", "content": reply},
+                {"role": "user", "content": "r"},
+            ]
+        )
     nodes = {node.id: node for node in await visit.nodes()}
     assert all(node.parent is None or node.parent in nodes for node in nodes.values())
     assert [call.branch for call in await visit.calls()] == ["root", "continued"][: len(await visit.calls())]
@@ -464,14 +483,17 @@ def fails_at(*places: int, error: type[Exception] = EngineError) -> Callable[[st
 
 @pytest.mark.parametrize("wire", ["chat", "chat stream", "responses", "messages"])
 async def test_the_retry_of_a_call_that_failed_is_never_given_another_calls_reply(build: Build, wire: str) -> None:
-    """Best of four with the official clients and their own retries: the same question again and again, of which the second and the fourth sample fail."""
+    """Best of four with the official clients and their own retries: the same question again and again, of which the
+    second and the fourth sample fail."""
     house = await build(answer=fails_at(1, 3, 4))
     visit = await house.open()
 
     async def ask() -> str:
         if wire == "messages":
             async with anthropic.AsyncAnthropic(base_url=visit.endpoint.root_url, api_key="k", max_retries=3) as client:
-                message = await client.messages.create(model="m", max_tokens=50, messages=[{"role": "user", "content": "q"}])
+                message = await client.messages.create(
+                    model="m", max_tokens=50, messages=[{"role": "user", "content": "q"}]
+                )
                 return message.content[0].text
         async with openai.AsyncOpenAI(base_url=visit.endpoint.base_url, api_key="k", max_retries=3) as client:
             if wire == "responses":
@@ -480,7 +502,10 @@ async def test_the_retry_of_a_call_that_failed_is_never_given_another_calls_repl
             if wire == "chat":
                 return (await client.chat.completions.create(**asked)).choices[0].message.content
             return "".join(
-                [chunk.choices[0].delta.content or "" async for chunk in await client.chat.completions.create(**asked, stream=True)]
+                [
+                    chunk.choices[0].delta.content or ""
+                    async for chunk in await client.chat.completions.create(**asked, stream=True)
+                ]
             )
 
     assert [await ask() for _ in range(4)] == ["sample 0", "sample 2", "sample 5", "sample 6"]
@@ -528,21 +553,23 @@ async def test_an_error_that_a_client_does_not_retry_leaves_nothing_behind(build
     visit = await house.open()
     first = await whole_answer(visit)
     assert (await whole_answer(visit))[0] == 400
-    assert (await whole_answer(visit, retry=1))[1]["id"] == first[1]["id"], "the retry is that of the reply that was lost"
+    assert (await whole_answer(visit, retry=1))[1]["id"] == first[1]["id"], (
+        "the retry is that of the reply that was lost"
+    )
 
 
 def test_notes_of_calls_without_a_reply_are_few_and_expire() -> None:
     def call(text: bytes, retry: int = 0) -> OpenCall:
         return OpenCall("x", 0, 0, Identity(text), "chat", None, 0.0, 0.0, retry=retry)
 
-    owed = Owed(3, 60.0)
+    owed = UnansweredRetries(3, 60.0)
     for text, retry in ((b"a", 0), (b"b", 0), (b"b", 1), (b"c", 0)):
         owed.note(call(text, retry))
     assert not owed.take(Identity(b"a"), 1), "the oldest goes first"
     assert not owed.take(Identity(b"b"), 0) and not owed.take(Identity(b"b", b"key"), 1)
     assert owed.take(Identity(b"b"), 2) and owed.take(Identity(b"b"), 1), "each retry finds its own call's note"
     assert not owed.take(Identity(b"b"), 9)
-    expired = Owed(3, 0.0)
+    expired = UnansweredRetries(3, 0.0)
     expired.note(call(b"a"))
     assert not expired.take(Identity(b"a"), 1)
 
@@ -570,7 +597,8 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("open", [False, True], ids=["answered", "still sampled"])
 async def test_a_key_is_good_for_one_request_alone(build: Build, open: bool) -> None:
-    """Another one under the same key is refused in its wire's shape: it gets neither the first one's answer nor an empty stream nor a 500."""
+    """Another one under the same key is refused in its wire's shape: it gets neither the first one's answer nor an
+    empty stream nor a 500."""
     house = await build(**held(script=["first"]))
     visit = await house.open()
     asking = asyncio.create_task(keyed(visit, "/v1/chat/completions", body()))

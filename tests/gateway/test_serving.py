@@ -9,10 +9,10 @@ import aiohttp
 import openai
 import pytest
 
-from agentlightning.config import GatewayConfig, SamplingConfig
 from agentlightning.gateway import serving
 from agentlightning.gateway.serving import ServingGateway
-from agentlightning.gateway.session import Policy
+from agentlightning.gateway.session import Served
+from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from tests.gateway.conftest import until
 from tests.gateway.scripted import GlassTemplate, ScriptedEngine
 
@@ -20,7 +20,9 @@ from tests.gateway.scripted import GlassTemplate, ScriptedEngine
 @pytest.fixture
 async def gateway():
     template = GlassTemplate()
-    made = ServingGateway(Policy("served", ScriptedEngine(template), template), GatewayConfig(drain=1), SamplingConfig(), "key")
+    made = ServingGateway(
+        Served("served", ScriptedEngine(template), template), GatewayConfig(drain=1), SamplingConfig(), "key"
+    )
     await made.start()
     yield made
     await made.close()
@@ -51,7 +53,9 @@ async def test_a_client_that_leaves_stops_its_sample(gateway: ServingGateway) ->
     assert isinstance(engine, ScriptedEngine)
     engine.hold = asyncio.Event()
     async with openai.AsyncOpenAI(base_url=gateway.url, api_key="key", max_retries=0) as client:
-        asking = asyncio.create_task(client.chat.completions.create(model="m", messages=[{"role": "user", "content": "q"}]))
+        asking = asyncio.create_task(
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "q"}])
+        )
         await until(lambda: engine.running == 1)
         asking.cancel()
         await until(lambda: engine.cancelled == 1 and engine.running == 0)
@@ -62,7 +66,9 @@ async def test_the_end_withdraws_what_is_still_sampled_and_answers_nothing_new(g
     assert isinstance(engine, ScriptedEngine)
     engine.hold = asyncio.Event()
     async with openai.AsyncOpenAI(base_url=gateway.url, api_key="key", max_retries=0) as client:
-        asking = asyncio.create_task(client.chat.completions.create(model="m", messages=[{"role": "user", "content": "q"}]))
+        asking = asyncio.create_task(
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "q"}])
+        )
         await until(lambda: engine.running == 1)
         await gateway.close()
         with pytest.raises(openai.APIError):
@@ -74,11 +80,18 @@ async def test_the_end_withdraws_what_is_still_sampled_and_answers_nothing_new(g
 
 async def test_without_a_key_everybody_is_let_in_and_with_one_nobody_who_lacks_it(gateway: ServingGateway) -> None:
     for key, status in (("key", 200), ("kez", 401), ("", 401)):
-        for name, value in (("x-api-key", key), ("x-goog-api-key", key), ("api-key", key), ("Authorization", f"Bearer {key}")):
+        for name, value in (
+            ("x-api-key", key),
+            ("x-goog-api-key", key),
+            ("api-key", key),
+            ("Authorization", f"Bearer {key}"),
+        ):
             assert await _models(gateway.url, {name: value}) == status
     assert await _models(f"{gateway.url}/v1beta", {}, "?key=key") == 200
     template = GlassTemplate()
-    free = ServingGateway(Policy("served", ScriptedEngine(template), template), GatewayConfig(drain=1), SamplingConfig(), None)
+    free = ServingGateway(
+        Served("served", ScriptedEngine(template), template), GatewayConfig(drain=1), SamplingConfig(), None
+    )
     await free.start()
     assert await _models(free.url, {}) == 200
     await free.close()

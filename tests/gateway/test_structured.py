@@ -1,4 +1,5 @@
-"""Tool choice and structured output through the gateway: the real local engine over the tiny model, and the official client."""
+"""Tool choice and structured output through the gateway: the real local engine over the tiny model, and the official
+client."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from agentlightning.config import EngineConfig, SamplingConfig
 from agentlightning.engines.grammar import Grammars, replay
-from agentlightning.engines.local import LocalEngine
-from agentlightning.gateway import Policy
+from agentlightning.engines.local.engine import LocalEngine
+from agentlightning.gateway import Served
+from agentlightning.settings.fields import EngineConfig, SamplingConfig
 from agentlightning.templates import Template, load_template
 from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Visit
@@ -64,7 +65,10 @@ CALCULATOR = {
         "description": "calculates",
         "parameters": {
             "type": "object",
-            "properties": {"expression": {"type": "string", "maxLength": 4}, "digits": {"type": "integer", "minimum": 0, "maximum": 20}},
+            "properties": {
+                "expression": {"type": "string", "maxLength": 4},
+                "digits": {"type": "integer", "minimum": 0, "maximum": 20},
+            },
             "required": ["expression"],
             "additionalProperties": False,
         },
@@ -76,7 +80,10 @@ CLOCK = {
         "name": "clock_é",
         "parameters": {
             "type": "object",
-            "properties": {"zone": {"$ref": "#/$defs/Zone"}, "path": {"type": "string", "format": "file-path", "maxLength": 3}},
+            "properties": {
+                "zone": {"$ref": "#/$defs/Zone"},
+                "path": {"type": "string", "format": "file-path", "maxLength": 3},
+            },
             "required": ["zone"],
             "additionalProperties": False,
             "$defs": {"Zone": {"enum": ["UTC", "CET"]}},
@@ -104,7 +111,9 @@ LLAMA = """\
 {%- if loop.first and tools %}{%- for tool in tools %}{{- (tool | tojson) + '\\n' }}{%- endfor %}{%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
-THINKING = CHATML.replace("'<|im_start|>assistant\\n' }}{%- endif %}", "'<|im_start|>assistant\\n<think>\\n' }}{%- endif %}")
+THINKING = CHATML.replace(
+    "'<|im_start|>assistant\\n' }}{%- endif %}", "'<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
+)
 FAMILIES = {
     "tools in the template": (CHATML, None),
     "tools as text": (PLAIN_CHATML, None),
@@ -133,7 +142,7 @@ def live(build: Build, engine: LocalEngine) -> Callable[..., Any]:
     async def make(family: str = "tools in the template") -> tuple[House, Visit]:
         source, tool_format = FAMILIES[family]
         template = load_template(tiny_tokenizer(MERGES, source), tool_format=tool_format)
-        house = await build(template=template, policies={"main": Policy("main", engine, template)})
+        house = await build(template=template, policies={"main": Served("main", engine, template)})
         return house, await house.open(sampling=SamplingConfig(max_tokens=400))
 
     return make
@@ -154,7 +163,9 @@ def checked(calls: Any, tools: list[dict[str, Any]]) -> list[str]:
     return [call.function.name for call in calls]
 
 
-@pytest.mark.parametrize("family", ["tools in the template", "tools as text", "llama", "a tag for each argument", "gemma"])
+@pytest.mark.parametrize(
+    "family", ["tools in the template", "tools as text", "llama", "a tag for each argument", "gemma"]
+)
 async def test_required_gives_well_formed_calls_and_nothing_else(live: Any, family: str) -> None:
     _, visit = await live(family)
     names: list[list[str]] = []
@@ -168,7 +179,9 @@ async def test_required_gives_well_formed_calls_and_nothing_else(live: Any, fami
     assert max(map(len, names)) > 1, "several calls are allowed"
 
 
-@pytest.mark.parametrize("family", ["tools in the template", "tools as text", "llama", "a tag for each argument", "gemma"])
+@pytest.mark.parametrize(
+    "family", ["tools in the template", "tools as text", "llama", "a tag for each argument", "gemma"]
+)
 async def test_a_named_function_is_called_once(live: Any, family: str) -> None:
     _, visit = await live(family)
     for choice in await ask(visit, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "clock_é"}}):
@@ -258,7 +271,7 @@ async def test_any_json_object_parses(build: Build) -> None:
     engine = LocalEngine(tiny_model(vocab_size=40), terse_tokenizer(), EngineConfig(slots=64))
     await engine.start()
     template = load_template(terse_tokenizer())
-    house = await build(template=template, policies={"main": Policy("main", engine, template)})
+    house = await build(template=template, policies={"main": Served("main", engine, template)})
     visit = await house.open(sampling=SamplingConfig(max_tokens=300))
     whole: list[dict[str, Any]] = []
     for choice in await ask(visit, count=64, response_format={"type": "json_object"}):
@@ -278,7 +291,9 @@ async def test_a_pydantic_model_comes_back_parsed(live: Any) -> None:
         legs: int = Field(ge=0, le=8)
 
     _, visit = await live()
-    reply = await visit.client.chat.completions.parse(model="m", messages=[{"role": "user", "content": "q"}], response_format=Pet)
+    reply = await visit.client.chat.completions.parse(
+        model="m", messages=[{"role": "user", "content": "q"}], response_format=Pet
+    )
     assert isinstance(reply.choices[0].message.parsed, Pet)
 
 
@@ -343,9 +358,17 @@ async def test_a_conversation_goes_on_behind_constrained_calls(live: Any) -> Non
     _, visit = await live()
     history: list[dict[str, Any]] = [{"role": "user", "content": "q"}]
     for _ in range(3):
-        reply = (await visit.ask(history, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)).choices[0].message
+        reply = (
+            (await visit.ask(history, tools=TOOLS, tool_choice="required", parallel_tool_calls=False))
+            .choices[0]
+            .message
+        )
         history.append(
-            {"role": "assistant", "content": reply.content, "tool_calls": [call.model_dump() for call in reply.tool_calls or []]}
+            {
+                "role": "assistant",
+                "content": reply.content,
+                "tool_calls": [call.model_dump() for call in reply.tool_calls or []],
+            }
         )
         history += [{"role": "tool", "tool_call_id": call.id, "content": "391"} for call in reply.tool_calls or []]
     assert [call.branch for call in await visit.calls()] == ["root", "continued", "continued"]
@@ -394,15 +417,21 @@ async def test_messages_give_required_calls_and_json(live: Any) -> None:
 async def test_gemini_gives_required_calls_and_json(live: Any) -> None:
     _, visit = await live()
     options = types.HttpOptions(base_url=visit.endpoint.root_url, retry_options=types.HttpRetryOptions(attempts=1))
-    tool = types.Tool(function_declarations=[types.FunctionDeclaration(name="calculator", parameters_json_schema=ARGUMENTS)])
+    tool = types.Tool(
+        function_declarations=[types.FunctionDeclaration(name="calculator", parameters_json_schema=ARGUMENTS)]
+    )
     only = types.FunctionCallingConfig(mode=types.FunctionCallingConfigMode.ANY, allowed_function_names=["calculator"])
     client = genai.Client(api_key=visit.endpoint.key, vertexai=False, http_options=options)
     ask = partial(client.aio.models.generate_content, model="m", contents="q")
     for _ in range(5):
-        reply = await ask(config=types.GenerateContentConfig(tools=[tool], tool_config=types.ToolConfig(function_calling_config=only)))
+        reply = await ask(
+            config=types.GenerateContentConfig(tools=[tool], tool_config=types.ToolConfig(function_calling_config=only))
+        )
         [call] = reply.function_calls
         valid(call.args, ARGUMENTS)
-        reply = await ask(config=types.GenerateContentConfig(response_mime_type="application/json", response_json_schema=PERSON))
+        reply = await ask(
+            config=types.GenerateContentConfig(response_mime_type="application/json", response_json_schema=PERSON)
+        )
         valid(json.loads(reply.text), PERSON)
     await client.aio.aclose()
 
@@ -413,7 +442,10 @@ BAD = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
 
 
 def bad_tool(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"x": schema}}}}
+    return {
+        "type": "function",
+        "function": {"name": name, "parameters": {"type": "object", "properties": {"x": schema}}},
+    }
 
 
 def strictly(tool: dict[str, Any], strict: Any = True) -> dict[str, Any]:
@@ -423,23 +455,36 @@ def strictly(tool: dict[str, Any], strict: Any = True) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": BAD}}}, "response_format=.*uniqueItems"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": BAD}}},
+            "response_format=.*uniqueItems",
+        ),
         ({"tools": [CALCULATOR, bad_tool("bad", BAD)], "tool_choice": "required"}, "tool_choice=.*'bad'.*uniqueItems"),
         (
             {"tools": [bad_tool("odd", {"not": {"type": "string"}}), CALCULATOR], "parallel_tool_calls": False},
             "parallel_tool_calls=.*'odd'.*not",
         ),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"$ref": "#/$defs/none"}}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": {"$ref": "#/$defs/none"}},
+                }
+            },
             "response_format=.*none",
         ),
         (
-            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}], "tool_choice": "required"},
+            {
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}],
+                "tool_choice": "required",
+            },
             "'f'.*object",
         ),
     ],
 )
-async def test_a_schema_that_cannot_be_kept_to_is_refused_by_name_before_sampling(live: Any, options: dict[str, Any], says: str) -> None:
+async def test_a_schema_that_cannot_be_kept_to_is_refused_by_name_before_sampling(
+    live: Any, options: dict[str, Any], says: str
+) -> None:
     _, visit = await live()
     with pytest.raises(BadRequestError, match=f"(?s){says}") as caught:
         await visit.ask("q", **options)
@@ -496,16 +541,28 @@ ITEMS = {"type": "json_schema", "schema": BAD}
             "toolConfig.functionCallingConfig",
             "{'mode': 'VALIDATED'}",
         ),
-        ("gemini", {"generationConfig": {**CONFIG, "responseJsonSchema": BAD}}, "generationConfig.responseJsonSchema", "{'type': 'array'"),
         (
             "gemini",
-            {"generationConfig": {**CONFIG, "responseSchema": {"type": "ARRAY", "items": {"type": "INTEGER"}, "uniqueItems": True}}},
+            {"generationConfig": {**CONFIG, "responseJsonSchema": BAD}},
+            "generationConfig.responseJsonSchema",
+            "{'type': 'array'",
+        ),
+        (
+            "gemini",
+            {
+                "generationConfig": {
+                    **CONFIG,
+                    "responseSchema": {"type": "ARRAY", "items": {"type": "INTEGER"}, "uniqueItems": True},
+                }
+            },
             "generationConfig.responseSchema",
             "{'type': 'ARRAY'",
         ),
     ],
 )
-async def test_a_refusal_names_the_callers_own_field(live: Any, wire: str, options: dict[str, Any], field: str, value: str) -> None:
+async def test_a_refusal_names_the_callers_own_field(
+    live: Any, wire: str, options: dict[str, Any], field: str, value: str
+) -> None:
     _, visit = await live()
     path, body = {
         "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "q"}]}),
@@ -535,7 +592,9 @@ async def test_calls_of_strict_tools_follow_their_schemas(live: Any) -> None:
     house, visit = await live()
     tools = [strictly(CALCULATOR), CLOCK]
     await visit.ask("q", tools=tools, max_tokens=5)
-    await visit.client.responses.create(model="m", input="q", tools=[{"type": "function", **FUNCTION, "strict": True}], max_output_tokens=5)
+    await visit.client.responses.create(
+        model="m", input="q", tools=[{"type": "function", **FUNCTION, "strict": True}], max_output_tokens=5
+    )
     async with AsyncAnthropic(base_url=visit.endpoint.root_url, api_key=visit.endpoint.key, max_retries=0) as client:
         tool: Any = {"name": "calculator", "input_schema": ARGUMENTS, "strict": True}
         await client.messages.create(model="m", max_tokens=5, messages=[{"role": "user", "content": "q"}], tools=[tool])
@@ -558,12 +617,18 @@ async def test_a_strict_tool_asks_for_nothing_where_it_may_not_be_called_or_is_n
 async def test_strict_makes_no_difference_to_the_prompt_or_to_what_continues(live: Any) -> None:
     _, visit = await live()
     first = (await visit.ask("q", tools=[CALCULATOR], max_tokens=3)).choices[0].message
-    history = [{"role": "user", "content": "q"}, {"role": "assistant", "content": first.content}, {"role": "user", "content": "go on"}]
+    history = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": first.content},
+        {"role": "user", "content": "go on"},
+    ]
     await visit.ask(history, tools=[strictly(CALCULATOR)], max_tokens=3)
     assert [call.branch for call in await visit.calls()] == ["root", "continued"]
 
 
-async def test_an_engine_that_cannot_constrain_says_once_that_strict_tools_are_not_kept_to(house: House, caplog: Any) -> None:
+async def test_an_engine_that_cannot_constrain_says_once_that_strict_tools_are_not_kept_to(
+    house: House, caplog: Any
+) -> None:
     visit = await house.open()
     for _ in range(3):
         await visit.ask("q", tools=[strictly(CALCULATOR)])
@@ -575,14 +640,24 @@ async def test_an_engine_that_cannot_constrain_says_once_that_strict_tools_are_n
 async def test_strict_is_true_or_false(house: House, wire: str) -> None:
     visit = await house.open()
     path, body = {
-        "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "q"}], "tools": [strictly(CALCULATOR, "yes")]}),
+        "chat": (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "q"}], "tools": [strictly(CALCULATOR, "yes")]},
+        ),
         "responses": ("/v1/responses", {"input": "q", "tools": [{**RESPONSES[0], "strict": "yes"}]}),
         "messages": (
             "/v1/messages",
-            {"max_tokens": 9, "messages": [{"role": "user", "content": "q"}], "tools": [{**ANTHROPIC[0], "strict": "yes"}]},
+            {
+                "max_tokens": 9,
+                "messages": [{"role": "user", "content": "q"}],
+                "tools": [{**ANTHROPIC[0], "strict": "yes"}],
+            },
         ),
     }[wire]
-    async with aiohttp.ClientSession() as client, client.post(visit.endpoint.root_url + path, json={"model": "m", **body}) as reply:
+    async with (
+        aiohttp.ClientSession() as client,
+        client.post(visit.endpoint.root_url + path, json={"model": "m", **body}) as reply,
+    ):
         assert (reply.status, "strict must be true or false" in await reply.text()) == (400, True)
 
 
@@ -596,12 +671,17 @@ async def test_members_that_a_schema_does_not_name_are_not_invented(live: Any, w
     if wire == "chat":
         form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
         await visit.ask("q", response_format=form, max_tokens=3)
-        await visit.ask("q", tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="required", max_tokens=3)
+        await visit.ask(
+            "q", tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="required", max_tokens=3
+        )
     else:
         for body in (
             {
                 "contents": "q",
-                "generationConfig": {**CONFIG, "responseSchema": {"type": "OBJECT", "properties": {"a": {"type": "INTEGER"}}}},
+                "generationConfig": {
+                    **CONFIG,
+                    "responseSchema": {"type": "OBJECT", "properties": {"a": {"type": "INTEGER"}}},
+                },
             },
             {
                 "contents": "q",
@@ -657,12 +737,15 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("form", "pattern"), FORMS)
-async def test_what_other_servers_call_guided_is_kept_to_on_every_wire_and_replayed(live: Any, form: dict[str, Any], pattern: str) -> None:
+async def test_what_other_servers_call_guided_is_kept_to_on_every_wire_and_replayed(
+    live: Any, form: dict[str, Any], pattern: str
+) -> None:
     house, visit = await live()
     for choice in await ask(visit, count=20, extra_body=form):
         assert re.fullmatch(pattern, choice.message.content), choice.message.content
     bodies: dict[str, dict[str, Any]] = {
-        "completions": {"prompt": "q", "max_tokens": 50}, "responses": {"input": "q"}, "messages": {"max_tokens": 50, "messages": [{"role": "user", "content": "q"}]},
+        "completions": {"prompt": "q", "max_tokens": 50}, "responses": {"input": "q"}, "messages": {"max_tokens": 50,
+        "messages": [{"role": "user", "content": "q"}]},
         "models/m:generateContent": {"contents": "q"},
     }  # fmt: skip
     async with aiohttp.ClientSession() as client:
@@ -676,7 +759,11 @@ async def test_what_other_servers_call_guided_is_kept_to_on_every_wire_and_repla
         assert call.used is not None and call.used.grammar is not None
         for sample in call.samples:
             assert re.fullmatch(pattern, sample.message.content)
-            replay(grammars().matcher(call.used.grammar, house.template.stop_token_ids), array("i"), nodes[sample.node].token_ids)
+            replay(
+                grammars().matcher(call.used.grammar, house.template.stop_token_ids),
+                array("i"),
+                nodes[sample.node].token_ids,
+            )
 
 
 async def test_a_format_that_is_none_is_refused_by_its_own_name(live: Any) -> None:

@@ -1,4 +1,5 @@
-"""Anthropic's message threads with the official client: a history that stays here is the conversation that was sampled, token for token."""
+"""Anthropic's message threads with the official client: a history that stays here is the conversation that was sampled,
+token for token."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from anthropic.types.beta import BetaMessage
 from tests.gateway.conftest import House
 from tests.gateway.test_messages import Caller, call_on
 
-CALL = '<think>17 * 23</think>I compute.<tool_call>{"name": "calculator", "arguments": { "expression":"17 * 23" }}</tool_call>'
+CALL = (
+    '<think>17 * 23</think>I compute.<tool_call>{"name": "calculator", "arguments": { "expression":"17 * 23" '
+    "}}</tool_call>"
+)
 
 
 @beta_async_tool
@@ -40,8 +44,16 @@ def bodies(caller: Caller) -> list[dict[str, Any]]:
 
 
 async def run(caller: Caller, *, stream: bool, **options: Any) -> BetaMessage:
-    fields: dict[str, Any] = {"model": "claude-x", "max_tokens": 250, "system": "Be good.", "tools": [calculator], **options}
-    runner = caller.client.beta.messages.tool_runner(messages=[{"role": "user", "content": "What is 17 * 23?"}], stream=stream, **fields)
+    fields: dict[str, Any] = {
+        "model": "claude-x",
+        "max_tokens": 250,
+        "system": "Be good.",
+        "tools": [calculator],
+        **options,
+    }
+    runner = caller.client.beta.messages.tool_runner(
+        messages=[{"role": "user", "content": "What is 17 * 23?"}], stream=stream, **fields
+    )
     return await runner.until_done()
 
 
@@ -83,12 +95,19 @@ async def test_a_thread_goes_on_from_any_of_its_replies(house: House) -> None:
     await thread.send({"role": "user", "content": "third"})
     assert await caller.branches() == ["root", "continued", "forked", "continued"]
     shown = [house.template.decode(request.prompt_ids) for request in house.engine.requests]
-    assert shown[2] == shown[1].replace("second", "else") and "one" in shown[3] and "two" in shown[3] and "else" not in shown[3]
+    assert (
+        shown[2] == shown[1].replace("second", "else")
+        and "one" in shown[3]
+        and "two" in shown[3]
+        and "else" not in shown[3]
+    )
 
 
 async def ask(caller: Caller, text: str, thread: Any, **options: Any) -> BetaMessage:
     messages: list[Any] = [{"role": "user", "content": text}]
-    return await caller.client.beta.messages.create(model="claude-x", max_tokens=50, messages=messages, thread=thread, **options)
+    return await caller.client.beta.messages.create(
+        model="claude-x", max_tokens=50, messages=messages, thread=thread, **options
+    )
 
 
 async def test_a_message_that_is_not_here_is_refused_so_that_the_client_sends_its_history(house: House) -> None:
@@ -103,7 +122,9 @@ async def test_a_message_that_is_not_here_is_refused_so_that_the_client_sends_it
         assert caught.value.body["error"]["details"] == {"error_code": "thread_not_found"}  # type: ignore[index]
     house.engine.script = ["one", "two"]
     begun = [call.id for call in await caller.visit.calls()]
-    thread = caller.client.beta.messages.thread(model="claude-x", max_tokens=50, messages=[{"role": "user", "content": "first"}])
+    thread = caller.client.beta.messages.thread(
+        model="claude-x", max_tokens=50, messages=[{"role": "user", "content": "first"}]
+    )
     first = await thread.send()
     assert caller.visit.session.past.forget(first.id)
     await thread.send({"role": "user", "content": "second"})  # the client sends all of it again
@@ -117,7 +138,10 @@ async def test_a_reply_of_a_thread_is_no_response(house: House) -> None:
     caller = await call_on(house)
     kept = await ask(caller, "q", {"type": "create"})
     client = caller.visit.client
-    for attempt in (client.responses.retrieve(kept.id), client.responses.create(model="m", input="x", previous_response_id=kept.id)):
+    for attempt in (
+        client.responses.retrieve(kept.id),
+        client.responses.create(model="m", input="x", previous_response_id=kept.id),
+    ):
         with pytest.raises(Exception, match="which is not here"):
             await attempt
 
@@ -129,7 +153,9 @@ async def test_a_thread_keeps_the_system_prompt_and_tools_it_was_created_with(ho
     first = await ask(caller, "q", {"type": "create"}, system="S", tools=tools)
     on = {"type": "continue", "previous_message_id": first.id}
     for name, fields in {"system": {"system": "T"}, "tools": {"tools": [{**tools[0], "name": "other"}]}}.items():
-        with pytest.raises(anthropic.BadRequestError, match=f"{name} is not what the thread was created with") as caught:
+        with pytest.raises(
+            anthropic.BadRequestError, match=f"{name} is not what the thread was created with"
+        ) as caught:
             await ask(caller, "r", on, **fields)
         assert caught.value.body["error"]["details"] == {"error_code": "thread_fingerprint_mismatch"}  # type: ignore[index]
     await ask(caller, "r", on, system="S", tools=tools)
@@ -137,7 +163,8 @@ async def test_a_thread_keeps_the_system_prompt_and_tools_it_was_created_with(ho
 
 
 @pytest.mark.parametrize(
-    "thread", [True, "create", {}, {"type": "resume"}, {"type": "continue"}, {"type": "continue", "previous_message_id": 3}]
+    "thread",
+    [True, "create", {}, {"type": "resume"}, {"type": "continue"}, {"type": "continue", "previous_message_id": 3}],
 )
 async def test_a_thread_of_another_form_is_refused(house: House, thread: Any) -> None:
     caller = await call_on(house)
@@ -153,7 +180,9 @@ async def test_what_a_thread_would_send_can_be_counted(house: House) -> None:
     messages = [{"role": "user", "content": "r"}]
     status, counted = await caller.post({"messages": messages, "thread": on}, "/v1/messages/count_tokens")
     second = await ask(caller, "r", on)
-    assert status == 200 and counted["input_tokens"] == second.usage.input_tokens + (second.usage.cache_read_input_tokens or 0)
+    assert status == 200 and counted["input_tokens"] == second.usage.input_tokens + (
+        second.usage.cache_read_input_tokens or 0
+    )
 
 
 async def test_a_client_that_tries_again_gets_the_threads_reply(house: House) -> None:

@@ -13,25 +13,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentlightning import show_tree
 from agentlightning.engines.base import Sample
 from agentlightning.errors import TemplateError
 from agentlightning.gateway.equality import canonical_arguments, equality_key
-from agentlightning.gateway.tree import Plan, TraceTree
+from agentlightning.gateway.tree import Placement, TraceTree
 from agentlightning.types import FinishReason, Message, Node, Segment, Tool, ToolCall
+from agentlightning.views import tree as show_tree
 from tests.gateway.scripted import GlassTemplate
 
 TOOLS = (Tool("calculator", "calculates", {"type": "object"}),)
 
 
 class Talk:
-    """Drives a tree as a session does, without HTTP: ``ask`` plans, samples ``says``, records and returns what the client would get."""
+    """Drives a tree as a session does, without HTTP: ``ask`` plans, samples ``says``, records and returns what the
+    client would get."""
 
     def __init__(self, template: GlassTemplate | None = None) -> None:
         self.tree = TraceTree()
         self.template = template or GlassTemplate()
         self.nodes: list[Node] = []
-        self.plan: Plan
+        self.plan: Placement
         self.calls = 0
 
     def ask(self, messages: list[Message], *says: str, tools: tuple[Tool, ...] = (), policy: str = "main") -> Message:
@@ -93,15 +94,18 @@ def test_only_what_is_new_is_tokenised_and_stored() -> None:
 
 
 DAMAGE = {
-    "re-serialised arguments": lambda m: replace(m, tool_calls=tuple(replace(c, arguments=json.dumps(json.loads(c.arguments))) for c in m.tool_calls)),
+    "re-serialised arguments": lambda m: replace(m, tool_calls=tuple(replace(c,
+    arguments=json.dumps(json.loads(c.arguments))) for c in m.tool_calls)),
     "compact, escaped, sorted": lambda m: replace(
-        m, tool_calls=tuple(replace(c, arguments=json.dumps(json.loads(c.arguments), sort_keys=True, separators=(",", ":"))) for c in m.tool_calls)
+        m, tool_calls=tuple(replace(c, arguments=json.dumps(json.loads(c.arguments), sort_keys=True, separators=(",",
+        ":"))) for c in m.tool_calls)
     ),
     "trimmed": lambda m: replace(m, content=m.content.strip()),
     "padded": lambda m: replace(m, content=f"  {m.content}\n"),
     "reasoning dropped": lambda m: replace(m, reasoning=None),
     "name added": lambda m: replace(m, name="math_agent"),
-    "ids replaced": lambda m: replace(m, tool_calls=tuple(replace(c, id=f"other{i}") for i, c in enumerate(m.tool_calls))),
+    "ids replaced": lambda m: replace(m, tool_calls=tuple(replace(c, id=f"other{i}") for i,
+    c in enumerate(m.tool_calls))),
 }  # fmt: skip
 
 
@@ -110,7 +114,9 @@ DAMAGE = {
 def test_what_a_client_does_to_a_turn_does_not_change_its_tokens(damage: str, shows_ids: bool) -> None:
     talk = Talk(GlassTemplate(shows_ids=shows_ids))
     history = [user("What is 17 * 23? ")]
-    reply = talk.ask(history, "<think>so</think> I compute.\n" + calls('{ "z":1.0, "expression":"17 * 23 é" }'), tools=TOOLS)
+    reply = talk.ask(
+        history, "<think>so</think> I compute.\n" + calls('{ "z":1.0, "expression":"17 * 23 é" }'), tools=TOOLS
+    )
     before = [*talk.plan.prompt_ids, *talk.sampled[0]]
     copy = DAMAGE[damage](reply)
     result = Message("tool", "391", tool_call_id=copy.tool_calls[0].id)
@@ -149,7 +155,10 @@ def test_an_edited_turn_is_a_branch_and_never_a_splice(edit) -> None:
     [
         lambda m: [replace(m, tool_calls=()), replace(m, content="", reasoning=None)],
         lambda m: [replace(m, content="", reasoning=None), replace(m, tool_calls=())],
-        lambda m: [replace(m, tool_calls=(), reasoning=None), *(Message("assistant", "", (call,)) for call in m.tool_calls)],
+        lambda m: [
+            replace(m, tool_calls=(), reasoning=None),
+            *(Message("assistant", "", (call,)) for call in m.tool_calls),
+        ],
         lambda m: [
             replace(m, tool_calls=m.tool_calls[:1]),
             Message("tool", "1", tool_call_id=m.tool_calls[0].id),
@@ -162,7 +171,9 @@ def test_a_turn_that_comes_back_in_parts_is_still_the_turn(split) -> None:
     talk = Talk()
     history = [user("q")]
     for turn in range(3):
-        reply = talk.ask(history, "<think>so</think>I do." + calls('{ "z":1 }') + calls(f'{{"z": {turn}}}'), tools=TOOLS)
+        reply = talk.ask(
+            history, "<think>so</think>I do." + calls('{ "z":1 }') + calls(f'{{"z": {turn}}}'), tools=TOOLS
+        )
         assert talk.branch == ("continued" if turn else "root")
         before = [*talk.plan.prompt_ids, *talk.sampled[0]]
         history += split(reply)
@@ -178,7 +189,13 @@ def test_a_turn_that_comes_back_in_parts_is_still_the_turn(split) -> None:
 def test_two_speakers_are_never_read_as_one(says: list[str], names: tuple[str | None, str | None]) -> None:
     talk = Talk()
     talk.ask([user("vote")], *says)
-    talk.ask([user("vote"), *(Message("assistant", vote, name=name) for vote, name in zip("10", names, strict=True)), user("who won?")])
+    talk.ask(
+        [
+            user("vote"),
+            *(Message("assistant", vote, name=name) for vote, name in zip("10", names, strict=True)),
+            user("who won?"),
+        ]
+    )
     assert talk.plan.parent is None or talk.plan.parent.message.content == "1"
     assert "10" not in talk.text()
 
@@ -197,7 +214,10 @@ def test_results_of_parallel_calls_come_back_in_any_order(first: int) -> None:
     talk.ask([user("q"), reply, *order[::-1], done, user("r")], tools=TOOLS)
     assert talk.branch == "continued"
     assert talk.plan.prompt_ids.tolist()[: len(before)] == before
-    swapped = [replace(results[0], tool_call_id=results[1].tool_call_id), replace(results[1], tool_call_id=results[0].tool_call_id)]
+    swapped = [
+        replace(results[0], tool_call_id=results[1].tool_call_id),
+        replace(results[1], tool_call_id=results[0].tool_call_id),
+    ]
     talk.ask([user("q"), reply, *swapped, done, user("r")], tools=TOOLS)
     assert talk.branch == "edited", "each result says it is the other call's"
 
@@ -216,7 +236,9 @@ def test_ids_that_a_client_renames_do_not_matter_to_a_template_that_shows_them(a
             return replace(message, tool_calls=calls, tool_call_id=names.get(message.tool_call_id or ""))
 
         reply = talk.ask(
-            [renamed(message) for message in history], calls('{"z": 1}') + calls('{"z": 2}') if turn < 2 else "done", tools=TOOLS
+            [renamed(message) for message in history],
+            calls('{"z": 1}') + calls('{"z": 2}') if turn < 2 else "done",
+            tools=TOOLS,
         )
         assert talk.branch == ("continued" if turn else "root")
         assert talk.plan.prompt_ids.tolist()[: len(before)] == before
@@ -234,7 +256,9 @@ def test_a_result_whose_id_is_none_of_the_calls_stays_in_its_place() -> None:
         assert talk.text().index("result 0") < talk.text().index("result 1")
     first, second = (Message("assistant", "", (replace(call, arguments='{"z": 3}'),)) for call in reply.tool_calls)
     talk.ask([user("other"), first, second, one, two], tools=TOOLS)
-    assert talk.text().index("result 0") < talk.text().index("result 1"), "the calls of a turn in parts that was not sampled here"
+    assert talk.text().index("result 0") < talk.text().index("result 1"), (
+        "the calls of a turn in parts that was not sampled here"
+    )
 
 
 def test_text_behind_a_result_is_not_read_in_front_of_it() -> None:
@@ -252,7 +276,10 @@ def test_calls_that_an_agent_made_one_by_one_are_no_parallel_turn() -> None:
     reply = talk.ask([user("q")], calls('{"z": 1}') + calls('{"z": 2}'), tools=TOOLS)
     rounds: list[Message] = []
     for i, call in enumerate(reply.tool_calls):
-        rounds += [Message("assistant", "", (replace(call, id=f"own{i}"),)), Message("tool", f"r{i}", tool_call_id=f"own{i}")]
+        rounds += [
+            Message("assistant", "", (replace(call, id=f"own{i}"),)),
+            Message("tool", f"r{i}", tool_call_id=f"own{i}"),
+        ]
     talk.ask([user("q"), *rounds], tools=TOOLS)
     assert talk.branch == "edited"
     assert talk.plan.parent is None
@@ -271,7 +298,9 @@ def test_the_sample_that_a_client_names_is_the_one_that_goes_on() -> None:
 
 def test_a_long_turn_that_comes_back_behind_another_question_is_an_edit() -> None:
     talk = Talk()
-    reply = talk.ask([user("It is noon. What is it about?")], "an answer that no other conversation has by chance, it is that long")
+    reply = talk.ask(
+        [user("It is noon. What is it about?")], "an answer that no other conversation has by chance, it is that long"
+    )
     talk.ask([user("It is one. What is it about?"), reply, user("sure?")])
     assert talk.branch == "edited"
 
@@ -380,13 +409,18 @@ def test_parts_that_make_no_recorded_turn_stay_as_they_are() -> None:
 def test_arguments_that_are_no_json_match_only_as_they_are() -> None:
     talk = Talk()
     broken = '{ "expression":"17 * 23"'
-    reply = talk.ask([user("q")], f'<tool_call>{{"name": "calculator", "arguments": {broken}}}</tool_call>', tools=TOOLS)
+    reply = talk.ask(
+        [user("q")], f'<tool_call>{{"name": "calculator", "arguments": {broken}}}</tool_call>', tools=TOOLS
+    )
     assert reply.tool_calls[0].arguments == broken
     result = Message("tool", "error", tool_call_id=reply.tool_calls[0].id)
     talk.ask([user("q"), reply, result], tools=TOOLS)
     assert talk.branch == "continued"
     for repaired in ("{}", '{"expression": "17 * 23"}', json.dumps({"INVALID_JSON": broken})):
-        talk.ask([user("q"), replace(reply, tool_calls=(replace(reply.tool_calls[0], arguments=repaired),)), result], tools=TOOLS)
+        talk.ask(
+            [user("q"), replace(reply, tool_calls=(replace(reply.tool_calls[0], arguments=repaired),)), result],
+            tools=TOOLS,
+        )
         assert talk.branch == "edited"
 
 
@@ -470,15 +504,20 @@ def four_turns(talk: Talk) -> list[Message]:
         lambda history: [*history[:3], *history[7:]],
         lambda history: [*history[:3], SUMMARY[0], *history[7:]],
     ],
-    ids=["window under the system prompt", "window", "window that begins with a sample", "summary", "summary in a system message", "a gap", "a gap summed up"],
+    ids=["window under the system prompt", "window", "window that begins with a sample", "summary",
+    "summary in a system message", "a gap", "a gap summed up"],
 )  # fmt: skip
 def test_a_history_that_lost_its_earlier_turns_is_compacted(shorten) -> None:
     talk = Talk()
     short = [*shorten(four_turns(talk)), user("and now?")]
     reply = talk.ask(short, "now", tools=TOOLS)
     assert talk.branch == "compacted"
-    assert (talk.plan.parent is not None) == (short[1].content == "question 0"), "the part of the path before the gap is kept"
-    assert readable(talk.text(), talk.template) == readable(talk.template.render(short, TOOLS, {}).texts[0], talk.template)
+    assert (talk.plan.parent is not None) == (short[1].content == "question 0"), (
+        "the part of the path before the gap is kept"
+    )
+    assert readable(talk.text(), talk.template) == readable(
+        talk.template.render(short, TOOLS, {}).texts[0], talk.template
+    )
     talk.ask([*short, reply, user("so?")], tools=TOOLS)
     assert talk.branch == "continued", "what was compacted is a path like any other"
     again = [SYSTEM, user("Sum of all sums."), short[-1], reply, user("so?")]
@@ -497,7 +536,8 @@ def test_a_history_that_lost_its_earlier_turns_is_compacted(shorten) -> None:
         lambda history: [*history[:4], replace(history[4], content="answer 1!"), *history[5:]],
         lambda history: [*history[:7], user("question 3, put otherwise"), history[8]],
     ],
-    ids=["a clock", "another agent with a part of the turns", "as much as there was", "more than there was", "its last turn edited", "one turn edited", "a question edited"],
+    ids=["a clock", "another agent with a part of the turns", "as much as there was", "more than there was",
+    "its last turn edited", "one turn edited", "a question edited"],
 )  # fmt: skip
 def test_a_change_that_is_no_compaction_stays_an_edit(change) -> None:
     talk = Talk()
@@ -666,7 +706,9 @@ TEXT = st.text(alphabet='ab <>\n{}"é', max_size=6)
 
 @st.composite
 def damaged(draw: st.DrawFn, message: Message) -> Message:
-    kind = draw(st.sampled_from(["same", "same", "trim", "pad", "edit", "drop calls", "edit arguments", "ids", "no reasoning"]))
+    kind = draw(
+        st.sampled_from(["same", "same", "trim", "pad", "edit", "drop calls", "edit arguments", "ids", "no reasoning"])
+    )
     match kind:
         case "trim":
             return replace(message, content=message.content.strip())
@@ -688,8 +730,8 @@ def damaged(draw: st.DrawFn, message: Message) -> Message:
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.sampled_from([{}, {"drops_reasoning": True}, {"shows_ids": True}]))
 def test_a_spliced_path_says_what_the_client_sent(data: st.DataObject, options: dict[str, bool]) -> None:
-    """Random conversations under random damage: whatever the tree splices, the prompt reads as the client's own history does (and no history that
-    is whole is ever cut off from its past)."""
+    """Random conversations under random damage: whatever the tree splices, the prompt reads as the client's own history
+    does (and no history that is whole is ever cut off from its past)."""
     talk = Talk(GlassTemplate(**options))
     plain = GlassTemplate(**options)
     history: list[Message] = [user(data.draw(TEXT))]
@@ -719,7 +761,13 @@ def readable(text: str, template: GlassTemplate) -> list[object]:
         content = message.content
         for call in message.tool_calls if template.shows_ids else ():
             content = content.replace(call.id, "")
-        turns.append((role, content.split("call_")[0].replace("x", "").strip() if template.shows_ids else content.strip(), calls_))
+        turns.append(
+            (
+                role,
+                content.split("call_")[0].replace("x", "").strip() if template.shows_ids else content.strip(),
+                calls_,
+            )
+        )
     return turns
 
 
@@ -733,7 +781,9 @@ def test_every_reason_of_a_branch_is_explained_where_it_is_shown() -> None:
     assert set(show_tree.BRANCHES) == reasons
     docs = Path(__file__).parents[2] / "docs"
     table = {
-        line.split("`")[1] for line in (docs / "gateway.md").read_text().splitlines() if line.startswith("| `") and line.count("|") == 3
+        line.split("`")[1]
+        for line in (docs / "gateway.md").read_text().splitlines()
+        if line.startswith("| `") and line.count("|") == 3
     }
     assert reasons | {"root", "continued"} <= table
     assert all(f"`{reason}`" in (docs / "cli.md").read_text() for reason in reasons)

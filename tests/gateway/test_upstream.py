@@ -1,4 +1,5 @@
-"""External models: calls go out under a key that agents never see, come back as they are, are recorded whole, and are never trained."""
+"""External models: calls go out under a key that agents never see, come back as they are, are recorded whole, and are
+never trained."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentlightning.config import GatewayConfig
+from agentlightning.agent.resources import LLM, NamedResources
 from agentlightning.errors import ConfigError, StoreError
 from agentlightning.gateway.connections import Listener
-from agentlightning.gateway.replies import Blotter, EventGate, usage_of
-from agentlightning.gateway.upstream import Upstream, with_model
-from agentlightning.resources import LLM, NamedResources
+from agentlightning.gateway.external.upstream import Upstream, with_model
+from agentlightning.gateway.replies import EventGate, Redactor, usage_of
+from agentlightning.settings.fields import GatewayConfig
 from agentlightning.types import Call, CallStatus
 from tests.gateway.conftest import Build, House, Visit, until
 from tests.upstream import KEY, USAGE, OtherEndpoint, event, stream
@@ -64,7 +65,9 @@ async def judge(visit: Visit, **options: Any) -> Any:
 async def raw(visit: Visit, body: bytes, path: str = "chat/completions", **headers: str) -> tuple[int, bytes, Any]:
     async with (
         aiohttp.ClientSession() as session,
-        session.post(f"{visit.endpoint.base_url}/{path}", data=body, headers={"Content-Type": "application/json", **headers}) as response,
+        session.post(
+            f"{visit.endpoint.base_url}/{path}", data=body, headers={"Content-Type": "application/json", **headers}
+        ) as response,
     ):
         return response.status, await response.read(), response.headers
 
@@ -72,18 +75,28 @@ async def raw(visit: Visit, body: bytes, path: str = "chat/completions", **heade
 # --------------------------------------------------------------------------- what passes
 
 
-async def test_a_call_is_passed_on_with_the_true_name_and_key_and_comes_back_byte_for_byte(house: House, other: OtherEndpoint) -> None:
+async def test_a_call_is_passed_on_with_the_true_name_and_key_and_comes_back_byte_for_byte(
+    house: House, other: OtherEndpoint
+) -> None:
     visit = await house.open()
     body = b' {"stop":"x" ,"model"\n: "judge","temperature": 1.0, "seed":123456789012345678901234567890, "extra":{"model":"judge"},"messages":[]}\n'
-    status, reply, headers = await raw(visit, body, Authorization="Bearer the-agents-own", **{"x-api-key": "the-agents-own"})
+    status, reply, headers = await raw(
+        visit, body, Authorization="Bearer the-agents-own", **{"x-api-key": "the-agents-own"}
+    )
     [asked] = other.asked
     assert asked.body == body.replace(b'"judge"', b'"true-name"', 1), "all but the name stays as the agent sent it"
-    assert asked.path == "/v1/chat/completions" and asked.headers["Authorization"] == f"Bearer {KEY}" and "x-api-key" not in asked.headers
+    assert (
+        asked.path == "/v1/chat/completions"
+        and asked.headers["Authorization"] == f"Bearer {KEY}"
+        and "x-api-key" not in asked.headers
+    )
     assert (status, reply) == (200, other.whole({"model": "true-name"}))
     assert headers["Content-Type"] == "application/json" and headers["x-request-id"] == "req-7"
 
 
-async def test_the_official_client_talks_to_policy_and_judge_through_one_endpoint(house: House, other: OtherEndpoint) -> None:
+async def test_the_official_client_talks_to_policy_and_judge_through_one_endpoint(
+    house: House, other: OtherEndpoint
+) -> None:
     house.engine.script = ["the policy's words"]
     visit = await house.open()
     mine = await visit.ask("hello")
@@ -105,7 +118,9 @@ async def test_a_call_is_recorded_whole_as_it_was_given(house: House, other: Oth
     [call] = await visit.calls()
     assert call.status is CallStatus.COMPLETE and call.agent == "critic" and call.error is None
     assert call.external is not None and call.external.model == "true-name" and call.external.status == 200
-    assert call.external.request.encode() == body and call.external.reply.encode() == other.whole({"model": "true-name"})
+    assert call.external.request.encode() == body and call.external.reply.encode() == other.whole(
+        {"model": "true-name"}
+    )
     assert call.external.usage == USAGE and call.external.tokens == (12, 3)
     assert call.total_s is not None and call.first_token_s is not None and 0 < call.first_token_s <= call.total_s
 
@@ -121,7 +136,9 @@ async def test_a_stream_arrives_while_it_is_being_sampled(house: House, other: O
     other.go.set()
     assert "".join([chunk.choices[0].delta.content or "" async for chunk in events]) == "bc"
     [call] = await visit.calls()
-    assert call.external is not None and call.external.usage == USAGE and call.external.reply.endswith("data: [DONE]\n\n")
+    assert (
+        call.external is not None and call.external.usage == USAGE and call.external.reply.endswith("data: [DONE]\n\n")
+    )
 
 
 async def test_events_pass_unchanged_however_they_are_cut(house: House, other: OtherEndpoint) -> None:
@@ -160,7 +177,9 @@ async def test_the_last_event_waits_for_the_record(build: Build, other: OtherEnd
             held.clear()
 
             async def read(body: dict[str, Any]) -> None:
-                async with session.post(f"{visit.endpoint.base_url}/chat/completions", json={"model": "judge", **body}) as response:
+                async with session.post(
+                    f"{visit.endpoint.base_url}/chat/completions", json={"model": "judge", **body}
+                ) as response:
                     async for piece in response.content.iter_any():
                         got.extend(piece)
 
@@ -202,14 +221,25 @@ async def test_no_key_and_no_endpoint_is_in_the_record_in_a_reply_or_in_a_log(
         told = f"Incorrect API key provided: {request.headers['Authorization']} for {request.url}, {request.host}"
         if given.get("stream"):
             return await stream(request, [f"data: {told[:40]}".encode(), f"{told[40:]}\n\ndata: [DONE]\n\n".encode()])
-        headers = {"x-request-id": KEY, "Set-Cookie": "a=b", "Content-Type": f"application/json; key={KEY}; at={other.url}"}
+        headers = {
+            "x-request-id": KEY,
+            "Set-Cookie": "a=b",
+            "Content-Type": f"application/json; key={KEY}; at={other.url}",
+        }
         return web.Response(text=json.dumps({"error": {"message": told}}), status=401, headers=headers)
 
     visit = await house.open()
     await judge(visit)
     other.handle = tells
-    said: list[Any] = [await raw(visit, orjson.dumps({"model": "judge", "stream": streams})) for streams in (False, True)]
-    assert said[0][0] == 401 and b"Bearer ***" in said[0][1] and b"Bearer ***" in said[1][1] and "Set-Cookie" not in said[0][2]
+    said: list[Any] = [
+        await raw(visit, orjson.dumps({"model": "judge", "stream": streams})) for streams in (False, True)
+    ]
+    assert (
+        said[0][0] == 401
+        and b"Bearer ***" in said[0][1]
+        and b"Bearer ***" in said[1][1]
+        and "Set-Cookie" not in said[0][2]
+    )
     other.close()
     said.append(await raw(visit, b'{"model":"judge"}'))
     assert said[-1][0] == 502
@@ -250,7 +280,7 @@ async def test_an_attempts_key_is_needed_for_external_calls_too(house: House, ot
 def test_a_key_is_blotted_out_wherever_the_bytes_are_cut(key: str, pieces: list[str], at: int) -> None:
     cut = len(key) // 2
     pieces[at:at] = [key[:cut], key[cut:]]
-    blotter = Blotter((key,))
+    blotter = Redactor((key,))
     out = b"".join(blotter.feed(piece.encode()) for piece in pieces) + blotter.end()
     assert key.encode() not in out and key.replace("/", "\\/").encode() not in out
     if "/" not in key:
@@ -258,7 +288,9 @@ def test_a_key_is_blotted_out_wherever_the_bytes_are_cut(key: str, pieces: list[
 
 
 def test_a_placeholder_for_a_key_is_no_secret() -> None:
-    assert Upstream.of("judge", LLM(endpoint="http://localhost/v1", model="m", api_key="EMPTY")).secrets == ("localhost/v1",)
+    assert Upstream.of("judge", LLM(endpoint="http://localhost/v1", model="m", api_key="EMPTY")).secrets == (
+        "localhost/v1",
+    )
 
 
 @pytest.mark.parametrize(
@@ -277,14 +309,16 @@ def test_a_placeholder_for_a_key_is_no_secret() -> None:
     ],
 )
 def test_an_endpoint_is_blotted_out_by_host_path_and_query(endpoint: str, said: str, left: str) -> None:
-    blotter = Blotter(Upstream.of("judge", LLM(endpoint=endpoint, model="m")).secrets)
+    blotter = Redactor(Upstream.of("judge", LLM(endpoint=endpoint, model="m")).secrets)
     assert (blotter.feed(said.encode()) + blotter.end()).decode() == blotter.blot(said) == left
 
 
 @given(st.lists(st.text("ab/", min_size=1, max_size=6), max_size=4), st.text("ab/", max_size=30), st.data())
-def test_where_the_bytes_are_cut_changes_nothing_of_what_is_blotted(secrets: list[str], text: str, data: st.DataObject) -> None:
+def test_where_the_bytes_are_cut_changes_nothing_of_what_is_blotted(
+    secrets: list[str], text: str, data: st.DataObject
+) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
-    blotter = Blotter(secrets)
+    blotter = Redactor(secrets)
     pieces = [blotter.feed(text[a:b].encode()) for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert (b"".join(pieces) + blotter.end()).decode() == blotter.blot(text)
 
@@ -324,7 +358,9 @@ async def test_a_client_that_retries_after_an_error_is_passed_on_again(house: Ho
         reply = await client.chat.completions.create(model="judge", messages=ASK)  # type: ignore[arg-type]
     assert reply.choices[0].message.content == "0.5" and len(other.asked) == 3
     usage = await visit.end()
-    assert (usage.external["judge"].calls, usage.external["judge"].failed, usage.trouble) == (3, 2, None), "it got over it"
+    assert (usage.external["judge"].calls, usage.external["judge"].failed, usage.trouble) == (3, 2, None), (
+        "it got over it"
+    )
 
 
 async def fails(build: Build, url: str, said: str, **options: Any) -> Visit:
@@ -351,7 +387,9 @@ async def test_an_unknown_host_is_said_so(build: Build) -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_an_endpoint_that_falls_silent_is_not_waited_for_forever(build: Build, other: OtherEndpoint, begun: bool) -> None:
+async def test_an_endpoint_that_falls_silent_is_not_waited_for_forever(
+    build: Build, other: OtherEndpoint, begun: bool
+) -> None:
     async def hangs(request: web.Request, given: Any) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         if begun:
@@ -361,7 +399,12 @@ async def test_an_endpoint_that_falls_silent_is_not_waited_for_forever(build: Bu
         return response
 
     other.handle = hangs
-    await fails(build, other.url, r"it sent nothing for 0.3 s \(gateway.upstream_timeout\)", config=GatewayConfig(upstream_timeout=0.3))
+    await fails(
+        build,
+        other.url,
+        r"it sent nothing for 0.3 s \(gateway.upstream_timeout\)",
+        config=GatewayConfig(upstream_timeout=0.3),
+    )
 
 
 async def test_an_endpoint_that_takes_no_connection_is_not_waited_for_forever(build: Build) -> None:
@@ -397,7 +440,13 @@ async def test_a_reply_cut_halfway_is_no_reply(build: Build, other: OtherEndpoin
 async def test_a_stream_cut_halfway_ends_in_an_error_that_names_the_model(house: House, other: OtherEndpoint) -> None:
     async def cut(request: web.Request, given: Any) -> web.StreamResponse:
         chunk = event(
-            {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [{"index": 0, "delta": {"content": "a"}}]}
+            {
+                "id": "c",
+                "object": "chat.completion.chunk",
+                "created": 1,
+                "model": "m",
+                "choices": [{"index": 0, "delta": {"content": "a"}}],
+            }
         )
         return await stream(request, [chunk.encode(), b'data: {"id": "c", "cho'], ends=False)
 
@@ -414,7 +463,13 @@ async def test_a_stream_cut_halfway_ends_in_an_error_that_names_the_model(house:
 
 
 CHUNK = event(
-    {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [{"index": 0, "delta": {"content": "a"}}]}
+    {
+        "id": "c",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m",
+        "choices": [{"index": 0, "delta": {"content": "a"}}],
+    }
 )
 OVERLOADED = {"message": "Overloaded", "type": "overloaded_error"}
 
@@ -426,7 +481,10 @@ OVERLOADED = {"message": "Overloaded", "type": "overloaded_error"}
         ("chat/completions", event({"error": OVERLOADED}) + "data: [DONE]\n\n"),
         ("completions", event({"choices": [], "error": "Overloaded"})),
         ("messages", f"event: error\r\ndata: {json.dumps({'type': 'error', 'error': OVERLOADED})}\r\n\r\n"),
-        ("responses", f"event: error\ndata: {json.dumps({'type': 'error', 'code': 'server_error', 'message': 'Overloaded'})}\n\n"),
+        (
+            "responses",
+            f"event: error\ndata: {json.dumps({'type': 'error', 'code': 'server_error', 'message': 'Overloaded'})}\n\n",
+        ),
         ("responses", event({"response": {"status": "failed", "error": OVERLOADED}, "type": "response.failed"})),
     ],
 )
@@ -449,7 +507,9 @@ async def test_an_error_inside_a_stream_is_the_models_failure_and_passes_as_it_i
     assert (usage.external["judge"].failed, usage.trouble) == (2, said)
 
 
-async def test_an_error_that_blames_the_request_is_no_fault_of_the_endpoints(house: House, other: OtherEndpoint) -> None:
+async def test_an_error_that_blames_the_request_is_no_fault_of_the_endpoints(
+    house: House, other: OtherEndpoint
+) -> None:
     async def refuses(request: web.Request, given: Any) -> web.StreamResponse:
         error = {"error": {"message": "too long", "code": 400}}
         return await stream(request, [event(error).encode()]) if given.get("stream") else web.json_response(error)
@@ -462,9 +522,13 @@ async def test_an_error_that_blames_the_request_is_no_fault_of_the_endpoints(hou
     assert (usage.external["judge"].failed, usage.trouble) == (2, None)
 
 
-async def test_a_whole_body_that_is_an_error_under_a_good_status_is_a_failure(house: House, other: OtherEndpoint) -> None:
+async def test_a_whole_body_that_is_an_error_under_a_good_status_is_a_failure(
+    house: House, other: OtherEndpoint
+) -> None:
     async def fails(request: web.Request, given: Any) -> web.StreamResponse:
-        return web.json_response({"error": OVERLOADED} if given["stop"] else {"object": "response", "status": "completed", "error": None})
+        return web.json_response(
+            {"error": OVERLOADED} if given["stop"] else {"object": "response", "status": "completed", "error": None}
+        )
 
     other.handle = fails
     visit = await house.open()
@@ -475,8 +539,12 @@ async def test_a_whole_body_that_is_an_error_under_a_good_status_is_a_failure(ho
     assert [call.status for call in await visit.calls()] == [CallStatus.REFUSED, CallStatus.COMPLETE]
 
 
-@pytest.mark.parametrize("rest", ["", 'data: {"id": "c", "cho', "event: message_stop\n", 'event: message_stop\ndata: {"type":"mess'])
-async def test_a_stream_that_ends_before_its_last_event_is_no_reply(house: House, other: OtherEndpoint, rest: str) -> None:
+@pytest.mark.parametrize(
+    "rest", ["", 'data: {"id": "c", "cho', "event: message_stop\n", 'event: message_stop\ndata: {"type":"mess']
+)
+async def test_a_stream_that_ends_before_its_last_event_is_no_reply(
+    house: House, other: OtherEndpoint, rest: str
+) -> None:
     """A proxy on the way ends the body as if it were whole."""
 
     async def ends(request: web.Request, given: Any) -> web.StreamResponse:
@@ -498,7 +566,13 @@ async def test_a_stream_that_ends_before_its_last_event_is_no_reply(house: House
 
 
 @pytest.mark.parametrize(
-    "end", ["data: [DONE]", "data: [DONE]\n", 'data: {"a": 1, "type": "response.completed"}\n', 'data:{"type":"message_stop"}']
+    "end",
+    [
+        "data: [DONE]",
+        "data: [DONE]\n",
+        'data: {"a": 1, "type": "response.completed"}\n',
+        'data:{"type":"message_stop"}',
+    ],
 )
 async def test_a_last_event_may_lack_its_empty_line(house: House, other: OtherEndpoint, end: str) -> None:
     async def ends(request: web.Request, given: Any) -> web.StreamResponse:
@@ -546,16 +620,22 @@ async def test_a_certificate_that_is_not_trusted_is_said_so(build: Build, tmp_pa
         "-subj",
         "/CN=localhost",
     ]
-    await asyncio.to_thread(subprocess.run, [*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    await asyncio.to_thread(
+        subprocess.run, [*command, "-keyout", key, "-out", certificate], check=True, capture_output=True
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=context)
     async with server:
-        await fails(build, f"https://localhost:{server.sockets[0].getsockname()[1]}/v1", "its certificate is not trusted")
+        await fails(
+            build, f"https://localhost:{server.sockets[0].getsockname()[1]}/v1", "its certificate is not trusted"
+        )
 
 
-async def test_an_endpoint_that_keeps_a_finished_stream_open_holds_nothing_up(house: House, other: OtherEndpoint, monkeypatch: Any) -> None:
-    monkeypatch.setattr("agentlightning.gateway.upstream.AFTER_THE_END", 0.1)
+async def test_an_endpoint_that_keeps_a_finished_stream_open_holds_nothing_up(
+    house: House, other: OtherEndpoint, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("agentlightning.gateway.external.upstream.AFTER_THE_END", 0.1)
 
     async def lingers(request: web.Request, given: Any) -> web.StreamResponse:
         response = await stream(request, [b"data: 1\n\n", b"data: [DONE]\n\n"])
@@ -592,7 +672,9 @@ def holds_back(other: OtherEndpoint) -> None:
     other.go.clear()
 
 
-async def test_an_equal_body_gets_the_reply_that_its_lost_connection_was_waiting_for(house: House, other: OtherEndpoint) -> None:
+async def test_an_equal_body_gets_the_reply_that_its_lost_connection_was_waiting_for(
+    house: House, other: OtherEndpoint
+) -> None:
     holds_back(other)
     visit = await house.open()
     body = orjson.dumps({"model": "judge", "messages": ASK})
@@ -618,7 +700,9 @@ async def test_a_stream_that_was_lost_is_given_from_its_beginning(house: House, 
     assert call.external is not None and reply.decode() == call.external.reply and len(other.asked) == 1
 
 
-async def test_a_call_nobody_reclaims_is_withdrawn_and_recorded_as_abandoned(build: Build, other: OtherEndpoint) -> None:
+async def test_a_call_nobody_reclaims_is_withdrawn_and_recorded_as_abandoned(
+    build: Build, other: OtherEndpoint
+) -> None:
     holds_back(other)
     visit = await (await build(**judged(other.url, GatewayConfig(orphan_grace=0.1)))).open()
     await leave(visit, other, b'{"model":"judge"}')
@@ -629,7 +713,9 @@ async def test_a_call_nobody_reclaims_is_withdrawn_and_recorded_as_abandoned(bui
     assert (usage.abandoned, usage.calls, usage.external["judge"].calls, usage.trouble) == (0, 0, 1, None)
 
 
-async def patient(visit: Visit, seconds: float, body: bytes = b'{"model":"judge"}', path: str = "chat/completions") -> None:
+async def patient(
+    visit: Visit, seconds: float, body: bytes = b'{"model":"judge"}', path: str = "chat/completions"
+) -> None:
     """Asks as a client with a timeout of its own."""
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(raw(visit, body, path), seconds)
@@ -639,7 +725,7 @@ async def patient(visit: Visit, seconds: float, body: bytes = b'{"model":"judge"
 async def test_an_endpoint_that_is_silent_until_its_client_gives_up_is_to_blame(
     build: Build, other: OtherEndpoint, monkeypatch: Any, grace: float
 ) -> None:
-    monkeypatch.setattr("agentlightning.gateway.upstream.PATIENCE", 0.2)
+    monkeypatch.setattr("agentlightning.gateway.external.upstream.PATIENCE", 0.2)
     holds_back(other)
     visit = await (await build(**judged(other.url, GatewayConfig(orphan_grace=grace)))).open()
     await patient(visit, 0.3)
@@ -652,7 +738,7 @@ async def test_an_endpoint_that_is_silent_until_its_client_gives_up_is_to_blame(
 async def test_an_endpoint_that_still_is_silent_when_the_attempt_ends_is_to_blame(
     house: House, other: OtherEndpoint, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("agentlightning.gateway.upstream.PATIENCE", 0.1)
+    monkeypatch.setattr("agentlightning.gateway.external.upstream.PATIENCE", 0.1)
     holds_back(other)
     visit = await house.open()
     asking = asyncio.create_task(raw(visit, b'{"model":"judge"}'))
@@ -674,7 +760,7 @@ async def test_a_call_that_is_left_sooner_than_answers_come_says_nothing_of_the_
     second = await house.open()
     await patient(second, 0.2, b'{"model":"judge","seconds":5}')
     assert (await second.end()).trouble is None, "another attempt's answer took longer"
-    monkeypatch.setattr("agentlightning.gateway.upstream.PATIENCE", 0.0)
+    monkeypatch.setattr("agentlightning.gateway.external.upstream.PATIENCE", 0.0)
     third = await house.open()
     other.go.clear()
     await patient(third, 0.7, b'{"model":"judge","seconds":0.6}')
@@ -683,8 +769,10 @@ async def test_a_call_that_is_left_sooner_than_answers_come_says_nothing_of_the_
     assert (await fourth.end()).trouble is not None
 
 
-async def test_an_answer_after_the_silence_makes_good_for_it(house: House, other: OtherEndpoint, monkeypatch: Any) -> None:
-    monkeypatch.setattr("agentlightning.gateway.upstream.PATIENCE", 0.1)
+async def test_an_answer_after_the_silence_makes_good_for_it(
+    house: House, other: OtherEndpoint, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("agentlightning.gateway.external.upstream.PATIENCE", 0.1)
 
     async def speaks(request: web.Request, given: Any) -> web.StreamResponse:
         while not (other.go.is_set() or "n" in given):  # noqa: ASYNC110 - it is set from another thread
@@ -734,7 +822,9 @@ async def test_a_client_that_leaves_is_nobodys_error(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("status", [500, 429, 409])
-async def test_the_retry_of_a_call_that_the_endpoint_failed_is_sent_on_again(house: House, other: OtherEndpoint, status: int) -> None:
+async def test_the_retry_of_a_call_that_the_endpoint_failed_is_sent_on_again(
+    house: House, other: OtherEndpoint, status: int
+) -> None:
     """It is not given the reply of the equal call before it, which has arrived."""
 
     async def fails(request: web.Request, given: Any) -> web.StreamResponse:
@@ -779,14 +869,18 @@ async def test_external_calls_do_not_change_what_the_policy_samples(house: House
             if visit is with_judge:
                 await judge(visit)
             await visit.ask(f"turn {turn}")
-    seeds = [[call.used.seed for call in await visit.calls() if call.used is not None] for visit in (with_judge, without)]
+    seeds = [
+        [call.used.seed for call in await visit.calls() if call.used is not None] for visit in (with_judge, without)
+    ]
     assert seeds[0] == seeds[1] and len(set(seeds[0])) == 3
 
 
 # --------------------------------------------------------------------------- other APIs
 
 
-async def test_responses_messages_completions_and_embeddings_are_passed_on_likewise(house: House, other: OtherEndpoint) -> None:
+async def test_responses_messages_completions_and_embeddings_are_passed_on_likewise(
+    house: House, other: OtherEndpoint
+) -> None:
     async def echo(request: web.Request, given: Any) -> web.StreamResponse:
         return web.json_response({"model": given["model"], "usage": {"input_tokens": 4, "output_tokens": 5}})
 
@@ -797,12 +891,18 @@ async def test_responses_messages_completions_and_embeddings_are_passed_on_likew
         assert status == 200 and json.loads(reply)["model"] == "true-name", path
         asked = other.asked[-1]
         assert asked.path == f"/v1/{path}" and asked.headers["anthropic-version"] == "2023-06-01"
-        given_key = asked.headers["x-api-key"] if path.startswith("messages") else asked.headers["Authorization"].removeprefix("Bearer ")
+        given_key = (
+            asked.headers["x-api-key"]
+            if path.startswith("messages")
+            else asked.headers["Authorization"].removeprefix("Bearer ")
+        )
         assert given_key == KEY and ("Authorization" in asked.headers) is not path.startswith("messages")
     assert {call.external.tokens for call in await visit.calls() if call.external is not None} == {(4, 5)}
 
 
-async def test_the_anthropic_client_streams_from_an_external_model_and_sees_its_errors(house: House, other: OtherEndpoint) -> None:
+async def test_the_anthropic_client_streams_from_an_external_model_and_sees_its_errors(
+    house: House, other: OtherEndpoint
+) -> None:
     usage = {"input_tokens": 9, "output_tokens": 1}
     message = {
         "id": "m",
@@ -819,7 +919,11 @@ async def test_the_anthropic_client_streams_from_an_external_model_and_sees_its_
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "good"}},
         {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": {"output_tokens": 6}},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "usage": {"output_tokens": 6},
+        },
         {"type": "message_stop"},
     ]
 
@@ -831,10 +935,14 @@ async def test_the_anthropic_client_streams_from_an_external_model_and_sees_its_
     other.handle = speaks
     visit = await house.open()
     async with anthropic.AsyncAnthropic(base_url=visit.endpoint.root_url, api_key="x", max_retries=0) as client:
-        async with client.messages.stream(model="judge", max_tokens=5, messages=[{"role": "user", "content": "?"}]) as answer:
+        async with client.messages.stream(
+            model="judge", max_tokens=5, messages=[{"role": "user", "content": "?"}]
+        ) as answer:
             assert await answer.get_final_text() == "good"
         with pytest.raises(anthropic.APIStatusError, match="external model 'judge' failed"):
-            async with client.messages.stream(model="judge", max_tokens=6, messages=[{"role": "user", "content": "?"}]) as answer:
+            async with client.messages.stream(
+                model="judge", max_tokens=6, messages=[{"role": "user", "content": "?"}]
+            ) as answer:
                 await answer.get_final_text()
     call = (await visit.calls())[0]
     assert call.external is not None and call.external.tokens == (9, 6)
@@ -842,7 +950,9 @@ async def test_the_anthropic_client_streams_from_an_external_model_and_sees_its_
 
 async def test_the_responses_client_sees_errors_in_a_stream(house: House, other: OtherEndpoint) -> None:
     async def cut(request: web.Request, given: Any) -> web.StreamResponse:
-        return await stream(request, [b'event: response.in_progress\ndata: {"type": "response.in_progress"}\n\n'], ends=False)
+        return await stream(
+            request, [b'event: response.in_progress\ndata: {"type": "response.in_progress"}\n\n'], ends=False
+        )
 
     other.handle = cut
     visit = await house.open()
@@ -854,7 +964,9 @@ async def test_the_responses_client_sees_errors_in_a_stream(house: House, other:
 async def test_paths_that_are_not_passed_on_say_which_are(house: House, other: OtherEndpoint) -> None:
     visit = await house.open()
     for path in ("models/judge:generateContent", "responses/input_tokens"):
-        status, reply, _ = await raw(visit, b'{"model":"judge","contents":[]}' if "responses" in path else b'{"contents":[]}', path)
+        status, reply, _ = await raw(
+            visit, b'{"model":"judge","contents":[]}' if "responses" in path else b'{"contents":[]}', path
+        )
         assert status == 404 and b"external model 'judge' is not passed on" in reply and b"chat/completions" in reply
     status, reply, _ = await raw(visit, b'{"model":"gpt-x"}', "embeddings")
     assert status == 404 and b"makes no embeddings" in reply and other.asked == []
@@ -868,7 +980,9 @@ async def test_external_models_are_listed(house: House) -> None:
     assert [model.id for model in (await visit.client.models.list()).data] == ["main", "judge"]
 
 
-async def test_a_true_name_means_the_policy_and_only_the_resources_name_the_external_model(house: House, other: OtherEndpoint) -> None:
+async def test_a_true_name_means_the_policy_and_only_the_resources_name_the_external_model(
+    house: House, other: OtherEndpoint
+) -> None:
     """Agents hard-code well-known names: none of their calls may go to a judge because it happens to be that model."""
     visit = await house.open()
     await visit.ask("hello", model="true-name")
@@ -881,7 +995,9 @@ async def test_a_name_that_a_policy_has_is_refused_at_start(build: Build, other:
 
 
 async def test_an_external_model_whose_endpoint_is_not_known_here_is_never_taken_for_the_policy(build: Build) -> None:
-    visit = await (await build()).open(resources=NamedResources(judge=LLM(endpoint="http://x", model="m", api_key=KEY)).to_json())
+    visit = await (await build()).open(
+        resources=NamedResources(judge=LLM(endpoint="http://x", model="m", api_key=KEY)).to_json()
+    )
     with pytest.raises(openai.InternalServerError, match="the endpoint of external model 'judge' is not known"):
         await judge(visit)
 
@@ -919,12 +1035,19 @@ async def test_an_endpoint_without_a_key_gets_none(build: Build, other: OtherEnd
 
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.just("model"), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.just("model"), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
-@given(st.dictionaries(st.text(max_size=4), _values, max_size=5), st.sampled_from([None, 1]), st.booleans(), st.text(max_size=8))
+@given(
+    st.dictionaries(st.text(max_size=4), _values, max_size=5),
+    st.sampled_from([None, 1]),
+    st.booleans(),
+    st.text(max_size=8),
+)
 def test_only_the_name_changes_in_any_body(body: dict[str, Any], indent: int | None, escaped: bool, name: str) -> None:
     body = {**body, "model": "judge"}
     text = json.dumps(body, indent=indent, ensure_ascii=escaped).encode("utf-8", "replace")
@@ -937,7 +1060,14 @@ def test_only_the_name_changes_in_any_body(body: dict[str, Any], indent: int | N
 @given(
     st.lists(
         st.sampled_from(
-            [b"data: 1\n\n", b": hb\r\n\r\n", b"event: x\rdata: 2\r\r", b"data: [DONE]\n\n", b"data: half", b'data: {"error": 1}\n\n']
+            [
+                b"data: 1\n\n",
+                b": hb\r\n\r\n",
+                b"event: x\rdata: 2\r\r",
+                b"data: [DONE]\n\n",
+                b"data: half",
+                b'data: {"error": 1}\n\n',
+            ]
         ),
         max_size=6,
     ),
@@ -982,7 +1112,9 @@ def test_a_large_event_is_searched_once_however_many_pieces_it_comes_in() -> Non
             gate.feed(piece)
         return time.process_time() - began
 
-    assert seconds(1024) < 25 * max(seconds(128), 0.001), "eight times as much takes about eight times as long, not 64 times"
+    assert seconds(1024) < 25 * max(seconds(128), 0.001), (
+        "eight times as much takes about eight times as long, not 64 times"
+    )
 
 
 def test_usage_is_read_from_any_apis_reply() -> None:

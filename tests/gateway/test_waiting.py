@@ -1,4 +1,5 @@
-"""What a client sees while it waits: nothing but what keeps it from giving up, and never a reply that looks whole and is not."""
+"""What a client sees while it waits: nothing but what keeps it from giving up, and never a reply that looks whole and
+is not."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ import pytest
 from aiohttp import web
 from openai import APIConnectionError, InternalServerError
 
-from agentlightning.config import GatewayConfig, SamplingConfig
 from agentlightning.errors import EngineError
+from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from agentlightning.templates import load_template
 from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Visit, until
@@ -43,7 +44,9 @@ async def test_spaces_before_the_json_keep_a_waiting_client(build: Build) -> Non
     assert reply.choices[0].message.content == "ok"
 
 
-async def test_the_official_client_reads_a_reply_with_heartbeats_in_front(build: Build, heartbeats: list[bytes]) -> None:
+async def test_the_official_client_reads_a_reply_with_heartbeats_in_front(
+    build: Build, heartbeats: list[bytes]
+) -> None:
     house, visit = await held_house(build, script=["late", "later"])
     asked = asyncio.create_task(visit.ask("q"))
     await until(lambda: len(heartbeats) > 2)
@@ -52,7 +55,9 @@ async def test_the_official_client_reads_a_reply_with_heartbeats_in_front(build:
     house.engine.hold.clear()
 
     async def streamed() -> str:
-        return "".join([chunk.choices[0].delta.content or "" async for chunk in await visit.ask("q", stream=True) if chunk.choices])
+        return "".join(
+            [chunk.choices[0].delta.content or "" async for chunk in await visit.ask("q", stream=True) if chunk.choices]
+        )
 
     asked = asyncio.create_task(streamed())
     heartbeats.clear()
@@ -74,7 +79,9 @@ async def test_comments_between_events_keep_a_waiting_stream(build: Build) -> No
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_failure_after_a_heartbeat_drops_the_connection_and_is_never_a_whole_reply(build: Build, stream: bool) -> None:
+async def test_a_failure_after_a_heartbeat_drops_the_connection_and_is_never_a_whole_reply(
+    build: Build, stream: bool
+) -> None:
     house, visit = await held_house(build)
     fail = asyncio.Event()
 
@@ -141,7 +148,8 @@ async def test_a_client_that_reads_slowly_holds_nobody_up(build: Build) -> None:
 
 
 async def test_what_a_client_does_not_read_is_not_piled_up(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream of several megabytes: the connection holds a few events of it, and the reply counts as given only once it was read."""
+    """A stream of several megabytes: the connection holds a few events of it, and the reply counts as given only once
+    it was read."""
     piled: list[int] = []
     write = web.StreamResponse.write
 
@@ -172,7 +180,9 @@ async def test_what_a_client_does_not_read_is_not_piled_up(build: Build, monkeyp
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_never_reads_keeps_neither_its_attempt_nor_the_gateway_from_ending(build: Build, stream: bool) -> None:
+async def test_a_client_that_never_reads_keeps_neither_its_attempt_nor_the_gateway_from_ending(
+    build: Build, stream: bool
+) -> None:
     house = await build(template=load_template(tiny_tokenizer()), script=["x" * 80_000], chunk=1000, config=SOON)
     visit = await house.open(sampling=SamplingConfig(max_tokens=100_000))
     stuck = Raw(visit)
@@ -192,7 +202,8 @@ async def test_a_client_that_never_reads_keeps_neither_its_attempt_nor_the_gatew
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_end_of_an_attempt_lets_go_of_those_that_wait(build: Build, stream: bool) -> None:
-    """Past its deadline an attempt is ended, whatever its agent waits for: a reply that has begun is cut, and no client takes it for a whole one."""
+    """Past its deadline an attempt is ended, whatever its agent waits for: a reply that has begun is cut, and no client
+    takes it for a whole one."""
     house, visit = await held_house(build)
     raw = Raw(visit)
     await raw.send(body(stream=stream))
@@ -223,7 +234,10 @@ async def test_while_it_drains_the_gateway_takes_no_new_calls(build: Build) -> N
     closing = asyncio.create_task(house.gateway.close())
     await until(lambda: house.gateway._draining)
     data = json.dumps(body("late")).encode()
-    head = f"POST {kept.path}/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = (
+        f"POST {kept.path}/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
+        f"application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
     kept.writer.write(head.encode() + data)
     status, refusal = await kept.whole()
     assert (status, refusal["error"]["code"]) == (503, "shutting_down")
@@ -243,7 +257,9 @@ async def test_load_makes_calls_wait_and_is_never_a_429(build: Build) -> None:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
 
         async def one(i: int) -> tuple[int, str]:
-            async with client.post(f"{visit.endpoint.base_url}/chat/completions", json=body(f"question {i}.")) as response:
+            async with client.post(
+                f"{visit.endpoint.base_url}/chat/completions", json=body(f"question {i}.")
+            ) as response:
                 return response.status, (await response.json())["choices"][0]["message"]["content"]
 
         answers = await asyncio.gather(*(one(i) for i in range(200)))
@@ -255,13 +271,16 @@ async def test_load_makes_calls_wait_and_is_never_a_429(build: Build) -> None:
 async def post(visit: Visit, key: str | None, text: str = "q") -> Any:
     headers = {"Idempotency-Key": key} if key else {}
     async with aiohttp.ClientSession() as client:
-        async with client.post(f"{visit.endpoint.base_url}/chat/completions", json=body(text), headers=headers) as response:
+        async with client.post(
+            f"{visit.endpoint.base_url}/chat/completions", json=body(text), headers=headers
+        ) as response:
             assert response.status == 200
             return json.loads(await response.read())
 
 
 async def test_an_idempotency_key_says_which_requests_are_one_call(build: Build) -> None:
-    """Equal keys are one call, also after its reply was read in full; different ones are different calls, however equal their bodies."""
+    """Equal keys are one call, also after its reply was read in full; different ones are different calls, however equal
+    their bodies."""
     house = await build(script=["first", "second", "third"])
     visit = await house.open()
     first, again, other, none = [await post(visit, key) for key in ("k1", "k1", "k2", None)]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentlightning.learning.advantages import Std, group_advantages, leave_one_out
-from agentlightning.metrics import mean_interval
+from agentlightning.credit.advantages import Std, group_advantages, leave_one_out
+from agentlightning.records.intervals import mean_interval
 from agentlightning.types import MAX_REWARD
 
 rewards = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
@@ -72,7 +72,8 @@ def test_leave_one_out_refuses_a_single_reward() -> None:
 
 def test_what_the_algorithms_import_does_without_torch() -> None:
     code = (
-        "import sys; import agentlightning.learning.batch, agentlightning.learning.advantages, agentlightning.learning.loss_config;"
+        "import sys; import agentlightning.records.batch, agentlightning.credit.advantages, "
+        "agentlightning.learning.loss_config;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -19,12 +19,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentlightning.config import LearnerConfig
 from agentlightning.errors import ConfigError, StoreError
 from agentlightning.learning import checkpoints
 from agentlightning.learning.checkpoints import complete, latest, load_state, prune, save
 from agentlightning.learning.learner import Learner
 from agentlightning.learning.loss_config import LossConfig
+from agentlightning.settings.fields import LearnerConfig
 from tests.tiny import tiny_model, tiny_tokenizer
 
 from .trees import grpo_batch, with_logprobs
@@ -54,7 +54,9 @@ def test_a_resumed_learner_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Pat
     load_state(checkpoint, resumed)
     assert torch.equal(torch.rand(3), drawn)
     again = [resumed.step(batch) for batch in batches[2:]]
-    assert [(s.loss, s.grad_norm, s.lr, s.parity) for s in again] == [(s.loss, s.grad_norm, s.lr, s.parity) for s in stats]
+    assert [(s.loss, s.grad_norm, s.lr, s.parity) for s in again] == [
+        (s.loss, s.grad_norm, s.lr, s.parity) for s in stats
+    ]
     assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True))
 
 
@@ -65,7 +67,9 @@ def test_a_checkpoint_is_a_folder_that_transformers_loads(tmp_path: Path) -> Non
     tokenizer = AutoTokenizer.from_pretrained(checkpoint.path)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), learner.model.parameters(), strict=True))
     chat = [{"role": "user", "content": "hello"}]
-    assert tokenizer.apply_chat_template(chat, tokenize=False) == tiny_tokenizer().apply_chat_template(chat, tokenize=False)
+    assert tokenizer.apply_chat_template(chat, tokenize=False) == tiny_tokenizer().apply_chat_template(
+        chat, tokenize=False
+    )
     content = json.loads((checkpoint.path / "checkpoint.json").read_text())
     assert (content["step"], content["version"], content["score"], content["complete"]) == (3, 3, 0.5, True)
     assert latest(tmp_path) == checkpoint and checkpoint.extra == {"cursor": 12}
@@ -159,7 +163,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     mount = shutil.which("mount")
     made = (
         mount
-        and subprocess.run([mount, "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], capture_output=True, check=False).returncode == 0
+        and subprocess.run(
+            [mount, "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], capture_output=True, check=False
+        ).returncode
+        == 0
     )
     if not made:
         pytest.skip("making a small file system takes root")
@@ -175,7 +182,9 @@ def test_a_full_disk_leaves_the_previous_checkpoint_usable_and_says_so(small_dis
     for room in (0, 100_000, 300_000, 700_000, 1_000_000):
         filler.unlink(missing_ok=True)
         filler.write_bytes(b"x" * (shutil.disk_usage(small_disk).free - room))
-        with pytest.raises(StoreError, match=r"step 2 could not be written to .*MB free.*earlier checkpoints are untouched"):
+        with pytest.raises(
+            StoreError, match=r"step 2 could not be written to .*MB free.*earlier checkpoints are untouched"
+        ):
             keep(small_disk, learner, 2)
         assert sorted(path.name for path in small_disk.iterdir()) == ["filler", "step-000001"]
         assert latest(small_disk) == first
@@ -185,16 +194,21 @@ def test_a_full_disk_leaves_the_previous_checkpoint_usable_and_says_so(small_dis
 
 
 @pytest.mark.parametrize("at", ["weights", "state", "flush", "rename"])
-def test_a_write_that_fails_anywhere_leaves_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+def test_a_write_that_fails_anywhere_leaves_the_previous_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
     learner = make()
     first = keep(tmp_path, learner, 1)
 
     def fail(*args: object, **kwargs: object) -> None:
         raise OSError(28, "No space left on device")
 
-    target = {"weights": (learner.model, "save_pretrained"), "state": (torch, "save"), "flush": (os, "fsync"), "rename": (Path, "rename")}[
-        at
-    ]
+    target = {
+        "weights": (learner.model, "save_pretrained"),
+        "state": (torch, "save"),
+        "flush": (os, "fsync"),
+        "rename": (Path, "rename"),
+    }[at]
     monkeypatch.setattr(*target, fail)
     with pytest.raises(StoreError, match="No space left on device"):
         keep(tmp_path, learner, 2)
@@ -222,7 +236,11 @@ WRITER = """
 def test_kill_minus_9_at_any_moment_of_a_save_or_prune_leaves_the_latest_usable(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert child.stdout is not None
     acknowledged = int(child.stdout.readline())

@@ -1,7 +1,7 @@
 """GRPO's steps on a fixed batch, to the bit: the values were stored before the loss became an objective.
 
-Bits depend on the machine's vector instructions and on torch's version, so elsewhere the same values are compared within rounding. Written by
-``python -m tests.learning.test_golden``.
+Bits depend on the machine's vector instructions and on torch's version, so elsewhere the same values are compared
+within rounding. Written by ``python -m tests.learning.test_golden``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from agentlightning.config import LearnerConfig
 from agentlightning.learning.learner import Learner
 from agentlightning.learning.loss_config import LossConfig
+from agentlightning.settings.fields import LearnerConfig
 from tests.tiny import tiny_model
 
 from .trees import grpo_batch, with_logprobs
@@ -25,7 +25,10 @@ STORED = Path(__file__).parents[1] / "fixtures" / "grpo_steps.json"
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "token_mean": ({}, {}),
     "sequence_mean": ({"aggregation": "sequence_mean"}, {"minibatches": 2, "epochs": 2}),
-    "dr_grpo": ({"aggregation": "dr_grpo", "fixed_length": 16}, {"epochs": 3, "old_logprobs": "recompute", "importance_cap": 1.02}),
+    "dr_grpo": (
+        {"aggregation": "dr_grpo", "fixed_length": 16},
+        {"epochs": 3, "old_logprobs": "recompute", "importance_cap": 1.02},
+    ),
     "narrow_clip": ({"clip_low": 0.05, "clip_high": 0.07}, {"epochs": 4, "minibatches": 3, "layout": "flat"}),
 }
 MEASURED = ("loss", "grad_norm", "entropy", "ratio_mean", "clip_fraction")
@@ -43,7 +46,9 @@ def steps_of(case: str) -> dict[str, Any]:
     try:
         model = tiny_model()
         learner = Learner(model, LearnerConfig(lr=1e-3, **settings), LossConfig(**loss), seed=7, total_steps=3)
-        batches = [with_logprobs(model, grpo_batch(groups=3, seed=n), noise=0.1, top_k=5 * (n % 2), seed=n) for n in range(3)]
+        batches = [
+            with_logprobs(model, grpo_batch(groups=3, seed=n), noise=0.1, top_k=5 * (n % 2), seed=n) for n in range(3)
+        ]
         steps = [learner.step(batch) for batch in batches]
     finally:
         torch.set_num_threads(threads)
@@ -69,4 +74,6 @@ def test_grpo_steps_equal_to_the_bit_what_they_were(case: str):
 
 
 if __name__ == "__main__":
-    STORED.write_text(json.dumps({"machine": machine(), "cases": {case: steps_of(case) for case in CASES}}, indent=1) + "\n")
+    STORED.write_text(
+        json.dumps({"machine": machine(), "cases": {case: steps_of(case) for case in CASES}}, indent=1) + "\n"
+    )

@@ -16,12 +16,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, Gemma2Config, MistralConfig, PreTrainedModel, Qwen3Config
 
-from agentlightning.config import LearnerConfig
 from agentlightning.learning import attention, forward
-from agentlightning.learning.batch import Batch, TrainTree
 from agentlightning.learning.learner import Gradient, Learner
 from agentlightning.learning.loss_config import LossConfig
-from agentlightning.types import Kept
+from agentlightning.records.batch import Batch, TrainTree
+from agentlightning.settings.fields import LearnerConfig
+from agentlightning.types import KeptIds
 from tests.tiny import tiny_model
 
 from .trees import batches, difference, exact, given, grpo_batch, reference, sampled, with_logprobs
@@ -40,7 +40,9 @@ def small_blocks() -> Iterator[None]:
         yield
 
 
-def gradient(model: PreTrainedModel, batch: Batch, layout: Layout = "auto", loss: LossConfig | None = None, **config: Any) -> Gradient:
+def gradient(
+    model: PreTrainedModel, batch: Batch, layout: Layout = "auto", loss: LossConfig | None = None, **config: Any
+) -> Gradient:
     model.requires_grad_(True)
     learner = Learner(model, LearnerConfig(layout=layout, **config), loss or LossConfig(), seed=0, total_steps=10)
     return learner.gradient(batch)
@@ -48,7 +50,9 @@ def gradient(model: PreTrainedModel, batch: Batch, layout: Layout = "auto", loss
 
 @settings(max_examples=12, deadline=None)
 @hypothesis_given(batches(), st.sampled_from(LOSSES), st.sampled_from([0, 3]), st.sampled_from([0.7, 1.0]))
-def test_tree_and_flat_give_the_gradient_of_the_formulas_in_float64(batch: Batch, loss: LossConfig, top_k: int, temperature: float) -> None:
+def test_tree_and_flat_give_the_gradient_of_the_formulas_in_float64(
+    batch: Batch, loss: LossConfig, top_k: int, temperature: float
+) -> None:
     batch = with_logprobs(MODEL, batch, noise=0.4, top_k=top_k, temperature=temperature)
     expected = reference(MODEL, batch, loss)
     for layout in ("tree", "flat", "auto"):
@@ -67,12 +71,21 @@ def test_tree_and_flat_give_the_same_gradient_in_float32(batch: Batch, loss: Los
 
 @pytest.mark.parametrize(("loss", "recompute"), list(itertools.product(LOSSES, (False, True))))
 def test_one_row_of_eight_is_eight_rows_of_one(loss: LossConfig, recompute: bool) -> None:
-    """The normaliser belongs to the minibatch, so neither the row cap nor the head's chunk shows in the loss or its gradient."""
+    """The normaliser belongs to the minibatch, so neither the row cap nor the head's chunk shows in the loss or its
+    gradient."""
     batch = with_logprobs(MODEL, grpo_batch(groups=1, size=8), noise=0.5)
     old = "recompute" if recompute else "sampler"
     whole = gradient(MODEL, batch, "tree", loss, old_logprobs=old)
-    for layout, cap, chunk in (("tree", 36, 1024), ("flat", 36, 1024), ("tree", 90, 1024), ("tree", 4096, 5), ("flat", 4096, 1)):
-        cut = gradient(MODEL, batch, cast("Layout", layout), loss, max_row_tokens=cap, head_chunk=chunk, old_logprobs=old)
+    for layout, cap, chunk in (
+        ("tree", 36, 1024),
+        ("flat", 36, 1024),
+        ("tree", 90, 1024),
+        ("tree", 4096, 5),
+        ("flat", 4096, 1),
+    ):
+        cut = gradient(
+            MODEL, batch, cast("Layout", layout), loss, max_row_tokens=cap, head_chunk=chunk, old_logprobs=old
+        )
         assert abs(cut.loss - whole.loss) < 1e-10
         assert difference(cut, whole) < 1e-10
     assert difference(whole, reference(MODEL, batch, loss, importance_cap=2.0 if recompute else None)) < 1e-10
@@ -87,7 +100,9 @@ def test_attention_is_computed_in_blocks_that_see_only_their_path(monkeypatch: p
         pairs.append(query.shape[2] * key.shape[2])
         return attend(module, query, key, *more, **settings)
 
-    learner = Learner(copy.deepcopy(MODEL).requires_grad_(True), LearnerConfig(layout="tree"), LossConfig(), seed=0, total_steps=1)
+    learner = Learner(
+        copy.deepcopy(MODEL).requires_grad_(True), LearnerConfig(layout="tree"), LossConfig(), seed=0, total_steps=1
+    )
     monkeypatch.setattr(attention, "sdpa_attention_forward", counting)
     in_blocks = learner.gradient(batch)
     blocks = sum(pairs)
@@ -107,7 +122,14 @@ def test_advantages_do_not_weigh_more_when_a_rollout_is_cut_into_more_nodes() ->
 
 
 def test_a_sample_shared_by_several_paths_is_trained_once() -> None:
-    shared = [given([1, 2, 3]), sampled([4, 5], 0), given([6], 1), sampled([7, 8], 2), given([9], 1), sampled([10, 11], 4)]
+    shared = [
+        given([1, 2, 3]),
+        sampled([4, 5], 0),
+        given([6], 1),
+        sampled([7, 8], 2),
+        given([9], 1),
+        sampled([10, 11], 4),
+    ]
     batch = with_logprobs(MODEL, Batch(((TrainTree(tuple(shared), "r"),),)))
     for layout in ("tree", "flat"):
         assert difference(gradient(MODEL, batch, layout), reference(MODEL, batch, LossConfig())) < 1e-10
@@ -115,7 +137,12 @@ def test_a_sample_shared_by_several_paths_is_trained_once() -> None:
 
 def test_masked_tokens_leave_no_trace_in_the_gradient() -> None:
     nan = float("nan")
-    masked = [given([1, 2, 3]), sampled([4, 5, 6], 0, [1.0, nan, 1.0]), sampled([7, 8], 0, None), sampled([9], 0, [nan])]
+    masked = [
+        given([1, 2, 3]),
+        sampled([4, 5, 6], 0, [1.0, nan, 1.0]),
+        sampled([7, 8], 0, None),
+        sampled([9], 0, [nan]),
+    ]
     bare = [given([1, 2, 3]), sampled([4, 5, 6], 0, [1.0, nan, 1.0])]
     noisy = [*masked[:2], *(replace(node, logprobs=array("f", [-50.0] * len(node.token_ids))) for node in masked[2:])]
     wanted = gradient(MODEL, Batch(((TrainTree(tuple(bare), "r"),),)))
@@ -124,7 +151,7 @@ def test_masked_tokens_leave_no_trace_in_the_gradient() -> None:
 
 
 def test_a_forced_token_is_harmless_even_where_it_was_not_masked() -> None:
-    kept = Kept(array("i", [4]), array("i", [0, 1]))
+    kept = KeptIds(array("i", [4]), array("i", [0, 1]))
     forced = sampled([4], 0, kept=kept, log_kept=array("f", [-5.6]))
     found = gradient(MODEL, Batch(((TrainTree((given([1, 2]), forced), "r"),),)))
     assert all(float(grad.abs().max()) < 1e-12 for grad in found.by_name.values())
@@ -141,10 +168,20 @@ def test_importance_ratios_are_right_under_temperature_and_a_cut_support() -> No
 def test_gradient_checkpointing_changes_nothing_but_memory() -> None:
     batch = with_logprobs(MODEL, grpo_batch(), noise=0.3)
     for layout in ("tree", "flat"):
-        assert difference(gradient(MODEL, batch, layout, gradient_checkpointing=True), gradient(MODEL, batch, layout)) < 1e-12
+        assert (
+            difference(gradient(MODEL, batch, layout, gradient_checkpointing=True), gradient(MODEL, batch, layout))
+            < 1e-12
+        )
 
 
-SHAPE = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8}
+SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "head_dim": 8,
+}
 IDS = {"num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
@@ -166,4 +203,6 @@ def test_other_architectures_give_the_same_gradient_in_both_layouts(config: Any)
 
 
 def _within(tree: TrainTree, vocabulary: int) -> TrainTree:
-    return replace(tree, nodes=tuple(replace(n, token_ids=array("i", [t % vocabulary for t in n.token_ids])) for n in tree.nodes))
+    return replace(
+        tree, nodes=tuple(replace(n, token_ids=array("i", [t % vocabulary for t in n.token_ids])) for n in tree.nodes)
+    )

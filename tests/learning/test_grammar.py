@@ -1,4 +1,5 @@
-"""Learning from samples that followed a grammar: the replayed supports give the sampler's logprobs and the gradient of masked logits."""
+"""Learning from samples that followed a grammar: the replayed supports give the sampler's logprobs and the gradient of
+masked logits."""
 
 from __future__ import annotations
 
@@ -14,16 +15,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentlightning.config import EngineConfig, LearnerConfig
 from agentlightning.credit import CreditedRollout, assign
 from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.engines.grammar import Grammars, replay
-from agentlightning.engines.local import LocalEngine
+from agentlightning.engines.local.engine import LocalEngine
 from agentlightning.errors import RunFailed
 from agentlightning.learning import losses
-from agentlightning.learning.batch import Batch
 from agentlightning.learning.learner import Gradient, Learner
 from agentlightning.learning.loss_config import LossConfig
+from agentlightning.records.batch import Batch
+from agentlightning.settings.fields import EngineConfig, LearnerConfig
 from agentlightning.types import Call, CallStatus, FinishReason, Message, Node, SampleRecord, SamplingParams
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -35,7 +36,10 @@ GRAMMAR = "start: %json " + json.dumps(
     {
         "x-guidance": {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"},
         "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "properties": {
+            "name": {"type": "string", "maxLength": 6},
+            "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        },
         "required": ["name", "age"],
         "additionalProperties": False,
     }
@@ -76,7 +80,17 @@ def recorded(prompt: list[int], sample: Sample, params: SamplingParams) -> tuple
     for segment in sample.segments:
         at = len(nodes)
         nodes.append(
-            Node(at, at - 1, True, segment.token_ids, 0, segment.logprobs, segment.log_kept, segment.kept, segment.version),
+            Node(
+                at,
+                at - 1,
+                True,
+                segment.token_ids,
+                0,
+                segment.logprobs,
+                segment.log_kept,
+                segment.kept,
+                segment.version,
+            ),
         )
     record = SampleRecord(len(nodes) - 1, FinishReason.STOP, Message("assistant"))
     return nodes, [Call("c", "a", 0, "chat", "m", "main", CallStatus.COMPLETE, "root", 0, (record,), {}, params)]
@@ -100,7 +114,9 @@ def batch_of(rollouts: list[CreditedRollout], group: int = 4) -> Batch:
 
 
 def learner(grammars: Grammars | None, **config: Any) -> Learner:
-    return Learner(tiny_model(), LearnerConfig(**{"lr": 1e-3, **config}), LossConfig(), seed=0, total_steps=5, grammars=grammars)
+    return Learner(
+        tiny_model(), LearnerConfig(**{"lr": 1e-3, **config}), LossConfig(), seed=0, total_steps=5, grammars=grammars
+    )
 
 
 def masked_reference(batch: Batch, grammars: Grammars) -> Gradient:
@@ -127,7 +143,9 @@ def masked_reference(batch: Batch, grammars: Grammars) -> Gradient:
         old_T = torch.tensor(node.logprobs) - torch.tensor(node.log_kept or [0.0] * len(node.logprobs))
         trained = [t for t, weight in enumerate(node.weights) if not math.isnan(weight)]
         weights_T = torch.tensor(node.weights)[trained]
-        total.append(losses.clipped_policy_loss(new_T[trained], old_T[trained], weights_T, loss.clip_low, loss.clip_high))
+        total.append(
+            losses.clipped_policy_loss(new_T[trained], old_T[trained], weights_T, loss.clip_low, loss.clip_high)
+        )
     value = torch.cat(total).mean()
     names = [name for name, _ in model.named_parameters()]
     grads = torch.autograd.grad(value, list(model.parameters()))
@@ -135,13 +153,17 @@ def masked_reference(batch: Batch, grammars: Grammars) -> Gradient:
 
 
 @pytest.mark.parametrize("layout", ["tree", "flat"])
-async def test_parity_holds_under_a_grammar_temperature_and_top_p(engine: LocalEngine, grammars: Grammars, layout: str) -> None:
+async def test_parity_holds_under_a_grammar_temperature_and_top_p(
+    engine: LocalEngine, grammars: Grammars, layout: str
+) -> None:
     rollouts = await drawn(engine, PARAMS, 4)
     stats = learner(grammars, layout=layout).step(batch_of(rollouts))
     assert stats.trained_tokens == sum(rollout.trained for rollout in rollouts)
     assert 0 < stats.parity.max < 1e-4 / 0.6
     assert abs(stats.parity.k3) < 1e-8
-    assert stats.ratio_mean == pytest.approx(1, abs=1e-4), "the ratio of unchanged weights is one, whatever cut the support"
+    assert stats.ratio_mean == pytest.approx(1, abs=1e-4), (
+        "the ratio of unchanged weights is one, whatever cut the support"
+    )
 
 
 async def test_parity_is_under_its_gate_at_temperature_one(engine: LocalEngine, grammars: Grammars) -> None:
@@ -171,16 +193,28 @@ async def test_forced_tokens_are_masked_and_counted(engine: LocalEngine, grammar
         assert single[0] and single[-1], "the brace that opens and the end of the turn"
 
 
-async def test_a_sample_cut_into_segments_is_replayed_from_its_beginning(engine: LocalEngine, grammars: Grammars) -> None:
+async def test_a_sample_cut_into_segments_is_replayed_from_its_beginning(
+    engine: LocalEngine, grammars: Grammars
+) -> None:
     (whole,) = await drawn(engine, [PARAMS[0]], 1)
     sampled = whole.tree.nodes[1]
     assert sampled.logprobs is not None and sampled.log_kept is not None
     params = replace(PARAMS[0], seed=0)
-    nodes, calls = recorded([5, 80, 90, 100], await engine.sample(SampleRequest("0", array("i", [5, 80, 90, 100]), params)), params)
+    nodes, calls = recorded(
+        [5, 80, 90, 100], await engine.sample(SampleRequest("0", array("i", [5, 80, 90, 100]), params)), params
+    )
     one = nodes[1]
     assert one.logprobs is not None and one.log_kept is not None
     first = replace(one, token_ids=one.token_ids[:7], logprobs=one.logprobs[:7], log_kept=one.log_kept[:7])
-    second = replace(one, id=2, parent=1, token_ids=one.token_ids[7:], logprobs=one.logprobs[7:], log_kept=one.log_kept[7:], version=1)
+    second = replace(
+        one,
+        id=2,
+        parent=1,
+        token_ids=one.token_ids[7:],
+        logprobs=one.logprobs[7:],
+        log_kept=one.log_kept[7:],
+        version=1,
+    )
     last = replace(calls[0].samples[0], node=2)
     cut = assign("rollout-000", [nodes[0], first, second], [replace(calls[0], samples=(last,))], -0.7, unit=0)
     assert (cut.trained, cut.masked) == (whole.trained, whole.masked)
@@ -200,7 +234,9 @@ async def test_a_record_that_does_not_fit_its_grammar_stops_the_run(engine: Loca
         learner(None).step(Batch(((rollout.tree,),)))
 
 
-async def test_a_step_on_constrained_samples_makes_the_rewarded_ones_likelier(engine: LocalEngine, grammars: Grammars) -> None:
+async def test_a_step_on_constrained_samples_makes_the_rewarded_ones_likelier(
+    engine: LocalEngine, grammars: Grammars
+) -> None:
     rollouts = await drawn(engine, [PARAMS[0]], 6)
     batch = batch_of(rollouts)
     trained = learner(grammars, lr=3e-3)

@@ -10,7 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    GraniteConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 
 from agentlightning.errors import ModelError
 from agentlightning.learning.forward import check_head
@@ -59,7 +66,9 @@ def plain(head: Head, hidden_UD: Tensor, want: Wanted) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(("transform", "chunk", "bias"), list(itertools.product(TRANSFORMS, CHUNKS, (False, True))))
-def test_logprobs_masses_and_gradients_are_those_of_the_full_logits(transform: Transform, chunk: int, bias: bool) -> None:
+def test_logprobs_masses_and_gradients_are_those_of_the_full_logits(
+    transform: Transform, chunk: int, bias: bool
+) -> None:
     tested, want = head(transform, bias=bias), wanted(chunk)
     inputs = [torch.randn(U, D, dtype=torch.float64, requires_grad=True), *tested.module.parameters()]
     mix = torch.randn(2, len(want.rows_E), dtype=torch.float64)
@@ -69,7 +78,9 @@ def test_logprobs_masses_and_gradients_are_those_of_the_full_logits(transform: T
     def gradients(outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
         return torch.autograd.grad((mix[0] * outputs[0]).sum() + (mix[1] * outputs[1]).sum(), inputs)
 
-    for mine, theirs in zip(gradients(tested.logprobs(inputs[0], want)), gradients(plain(tested, inputs[0], want)), strict=True):
+    for mine, theirs in zip(
+        gradients(tested.logprobs(inputs[0], want)), gradients(plain(tested, inputs[0], want)), strict=True
+    ):
         torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-12)
 
 
@@ -84,7 +95,8 @@ def test_a_forced_token_has_probability_one_and_no_gradient() -> None:
 
 
 def test_supports_far_too_unlikely_for_a_float_keep_their_renormalised_logprobs_and_gradients() -> None:
-    """A grammar may force what the model would never say: the mass of the support is zero in float32, its log is not."""
+    """A grammar may force what the model would never say: the mass of the support is zero in float32, its log is
+    not."""
     ids = torch.tensor([[3, 9], [5, 8]])
     tested = object.__new__(Head)
     tested.module, tested.transform = nn.Linear(D, V, bias=False), Transform()
@@ -93,7 +105,9 @@ def test_supports_far_too_unlikely_for_a_float_keep_their_renormalised_logprobs_
         tested.module.weight[0] += 30.0
     rows_E = torch.arange(2)
     sets = torch.tensor([[1 << 5 | 1 << 8]], dtype=torch.int32)
-    kept = Wanted(torch.ones(2), rows_E, ids[:, 0], torch.tensor([0, 0]), ids[0], torch.tensor([1]), torch.tensor([0]), sets, ())
+    kept = Wanted(
+        torch.ones(2), rows_E, ids[:, 0], torch.tensor([0, 0]), ids[0], torch.tensor([1]), torch.tensor([0]), sets, ()
+    )
     kept = replace(kept, chunks=chunks_of(2, rows_E, kept.kept_entries_K, kept.set_entries_G, 1))
     hidden_UD = torch.ones(2, D, requires_grad=True)
     logprobs_E, log_kept_E = tested.logprobs(hidden_UD, kept)
@@ -151,10 +165,19 @@ def test_the_logits_of_more_than_a_chunk_are_never_held() -> None:
 
 
 def small(config: Any, **more: Any) -> PreTrainedModel:
-    shape = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape = {
+        "vocab_size": 97,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     torch.manual_seed(0)
-    return cast("PreTrainedModel", AutoModelForCausalLM.from_config(config(**shape, **ids, num_key_value_heads=2, **more)).eval())
+    return cast(
+        "PreTrainedModel",
+        AutoModelForCausalLM.from_config(config(**shape, **ids, num_key_value_heads=2, **more)).eval(),
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,24 +12,39 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, LlamaForCausalLM, MistralConfig, MixtralConfig, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MixtralConfig,
+    PreTrainedModel,
+)
 
-from agentlightning.config import LearnerConfig
-from agentlightning.engines.local_threads import Threads
+from agentlightning.engines.local.threads import Threads
 from agentlightning.errors import ConfigError, ModelError, RunFailed
-from agentlightning.learning.batch import Batch, LearnerStats, TrainTree
 from agentlightning.learning.learner import Learner
 from agentlightning.learning.loss_config import LossConfig
+from agentlightning.records.batch import Batch, LearnerStats, TrainTree
+from agentlightning.settings.fields import LearnerConfig
 from tests.tiny import tiny_model
 
 from .trees import given, grpo_batch, reference, sampled, trained_tokens, with_logprobs
 
 
 def make(
-    model: PreTrainedModel | None = None, *, total_steps: int = 10, seed: int = 0, loss: LossConfig | None = None, **config: Any
+    model: PreTrainedModel | None = None,
+    *,
+    total_steps: int = 10,
+    seed: int = 0,
+    loss: LossConfig | None = None,
+    **config: Any,
 ) -> Learner:
     config = {"lr": 1e-3, **config}
-    return Learner(model or tiny_model(), LearnerConfig(**config), loss or LossConfig(), seed=seed, total_steps=total_steps)
+    return Learner(
+        model or tiny_model(), LearnerConfig(**config), loss or LossConfig(), seed=seed, total_steps=total_steps
+    )
 
 
 def weights(learner: Learner) -> dict[str, Tensor]:
@@ -46,7 +61,11 @@ def scaled(batch: Batch, factor: float) -> Batch:
         tuple(
             tuple(
                 replace(
-                    tree, nodes=tuple(replace(n, weights=n.weights and array("f", [w * factor for w in n.weights])) for n in tree.nodes)
+                    tree,
+                    nodes=tuple(
+                        replace(n, weights=n.weights and array("f", [w * factor for w in n.weights]))
+                        for n in tree.nodes
+                    ),
                 )
                 for tree in group
             )
@@ -69,14 +88,24 @@ def test_parity_between_the_plain_forward_and_the_learner_is_below_1e_4_in_float
 
 @pytest.mark.parametrize("layout", ["tree", "flat"])
 def test_a_mixture_of_experts_is_trained_like_any_other_model(layout: str) -> None:
-    shape: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8}
+    shape: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "head_dim": 8,
+    }
     torch.manual_seed(0)
-    config = MixtralConfig(vocab_size=tiny_model().config.vocab_size, num_key_value_heads=2, num_local_experts=4, **shape)
+    config = MixtralConfig(
+        vocab_size=tiny_model().config.vocab_size, num_key_value_heads=2, num_local_experts=4, **shape
+    )
     model = cast("PreTrainedModel", AutoModelForCausalLM.from_config(config)).float().eval()
     learner = make(copy.deepcopy(model), layout=layout)
     parity = learner.step(with_logprobs(model, grpo_batch())).parity
     assert parity.max < 1e-4
-    assert not any(torch.equal(weight, weights(learner)[name]) for name, weight in model.named_parameters() if "experts" in name)
+    assert not any(
+        torch.equal(weight, weights(learner)[name]) for name, weight in model.named_parameters() if "experts" in name
+    )
 
 
 def test_parity_is_measured_before_the_first_optimizer_step_whatever_the_minibatches_and_epochs() -> None:
@@ -133,7 +162,10 @@ def test_weight_decay_leaves_norms_and_biases_alone() -> None:
 
 
 def test_steps_make_rewarded_tokens_likelier_and_punished_ones_less_likely() -> None:
-    trees = (TrainTree((given([1, 2]), sampled([3, 4], 0, 1.0, 0)), "a"), TrainTree((given([1, 2]), sampled([5, 6], 0, -1.0, 1)), "b"))
+    trees = (
+        TrainTree((given([1, 2]), sampled([3, 4], 0, 1.0, 0)), "a"),
+        TrainTree((given([1, 2]), sampled([5, 6], 0, -1.0, 1)), "b"),
+    )
     model = tiny_model()
     learner = make(model)
 
@@ -153,9 +185,13 @@ def test_a_batch_in_which_nothing_is_trained_takes_no_optimizer_step_and_is_no_e
     before = weights(learner)
     for batch in (Batch(()), Batch(((),)), Batch(((TrainTree((given([1, 2]), sampled([3], 0, None)), "r"),),))):
         stats = learner.step(batch)
-        assert (stats.trained_tokens, stats.rows, stats.loss, stats.grad_norm, stats.parity) == (0, 0, 0.0, 0.0, None), (
-            "not measured is not 0"
-        )
+        assert (stats.trained_tokens, stats.rows, stats.loss, stats.grad_norm, stats.parity) == (
+            0,
+            0,
+            0.0,
+            0.0,
+            None,
+        ), "not measured is not 0"
         assert learner.gradient(batch).loss == 0.0
     assert same(before, weights(learner)) and not learner.state()["optimizer"]["state"]
     assert learner.steps == 3
@@ -298,19 +334,28 @@ def test_a_model_without_anything_to_train_is_refused() -> None:
 
 
 def test_float16_weights_are_refused_by_name() -> None:
-    with pytest.raises(ModelError, match=r"model.embed_tokens.weight is torch.float16; load the model in float32 or bfloat16"):
+    with pytest.raises(
+        ModelError, match=r"model.embed_tokens.weight is torch.float16; load the model in float32 or bfloat16"
+    ):
         make(tiny_model(dtype=torch.float16))
 
 
 def other(config: Any, **more: Any) -> PreTrainedModel:
-    return cast("PreTrainedModel", AutoModelForCausalLM.from_config(config(vocab_size=97, hidden_size=32, **more)).eval())
+    return cast(
+        "PreTrainedModel", AutoModelForCausalLM.from_config(config(vocab_size=97, hidden_size=32, **more)).eval()
+    )
 
 
 UNMASKABLE = (
     (lambda: other(BloomConfig, n_layer=2, n_head=4), "its forward refuses a mask of our own"),
     (
         lambda: other(
-            MistralConfig, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, sliding_window=3
+            MistralConfig,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            sliding_window=3,
         ),
         "it does not keep to a mask",
     ),
@@ -325,7 +370,9 @@ def test_a_model_that_takes_no_mask_is_trained_flat_with_one_warning_and_refused
         learner = make(build())
     (record,) = [record for record in caplog.records if record.name.startswith("agentlightning")]
     assert "layout 'flat'" in record.message and reason in record.message
-    small = Batch(((TrainTree((given([1, 2]), sampled([3, 4], 0)), "a"), TrainTree((given([1, 2]), sampled([5], 0)), "b")),))
+    small = Batch(
+        ((TrainTree((given([1, 2]), sampled([3, 4], 0)), "a"), TrainTree((given([1, 2]), sampled([5], 0)), "b")),)
+    )
     stats = learner.step(with_logprobs(learner.model, small))
     assert stats.flat_groups == 1 and stats.parity.max < 1e-4
     with pytest.raises(ModelError, match=reason):
@@ -340,7 +387,9 @@ def test_attention_that_takes_no_mask_is_named() -> None:
     assert "'flash_attention_2' takes no mask" in str(why_not_tree(model))
 
 
-def test_gradient_checkpointing_is_refused_where_the_model_has_no_layers_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_checkpointing_is_refused_where_the_model_has_no_layers_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from agentlightning.learning import forward
 
     class Nothing:
@@ -375,7 +424,9 @@ def test_bfloat16_weights_follow_their_float32_masters() -> None:
 def test_bfloat16_recomputes_old_logprobs_so_that_the_ratio_is_not_its_noise() -> None:
     batch = with_logprobs(tiny_model(), grpo_batch(), noise=0.3)
     assert make(tiny_model(dtype=torch.bfloat16)).step(batch).ratio_mean == pytest.approx(1)
-    assert make(tiny_model(dtype=torch.bfloat16), old_logprobs="sampler").step(batch).ratio_mean != pytest.approx(1, abs=1e-4)
+    assert make(tiny_model(dtype=torch.bfloat16), old_logprobs="sampler").step(batch).ratio_mean != pytest.approx(
+        1, abs=1e-4
+    )
 
 
 def test_bfloat16_layouts_agree_as_far_as_bfloat16_goes() -> None:

@@ -78,7 +78,9 @@ def test_units_may_be_numbered_with_gaps_and_in_any_order() -> None:
     assert losses.coefficients(torch.tensor([7, 0, 7, 7]), loss).tolist() == pytest.approx([1 / 6, 1 / 2, 1 / 6, 1 / 6])
 
 
-@pytest.mark.parametrize("settings", [{"aggregation": "dr_grpo"}, {"fixed_length": 4}, {"clip_low": 1.5}, {"clip": 0.2}])
+@pytest.mark.parametrize(
+    "settings", [{"aggregation": "dr_grpo"}, {"fixed_length": 4}, {"clip_low": 1.5}, {"clip": 0.2}]
+)
 def test_a_loss_setting_that_cannot_work_or_is_unknown_is_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         LossConfig.model_validate(settings)

@@ -37,7 +37,11 @@ thread.join()
 def test_freed_memory_is_used_again_without_asking_the_kernel_for_it_on_any_thread() -> None:
     def faults(mode: str) -> int:
         done = subprocess.run(
-            [sys.executable, "-c", CHILD, mode], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+            [sys.executable, "-c", CHILD, mode],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(__file__).parents[2],
         )
         return int(done.stdout)
 

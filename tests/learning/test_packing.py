@@ -15,9 +15,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from agentlightning.errors import RunFailed
-from agentlightning.learning.batch import Batch, TrainTree
 from agentlightning.learning.packing import Block, Cost, Packed, pack
-from agentlightning.types import Kept
+from agentlightning.records.batch import Batch, TrainTree
+from agentlightning.types import KeptIds
 
 from .trees import batches, given, grpo_batch, sampled, trained_tokens
 
@@ -123,7 +123,9 @@ def test_the_order_in_which_rollouts_finished_does_not_show(batch: Batch, rng: r
     a, b = packed(batch), packed(Batch(tuple(tuple(group) for group in groups)))
     assert torch.equal(a.trained.targets_E, b.trained.targets_E) and len(a.groups) == len(b.groups)
     for one, other in zip(a.groups, b.groups, strict=True):
-        assert [block.token_ids_BT.tolist() for block in one.blocks] == [block.token_ids_BT.tolist() for block in other.blocks]
+        assert [block.token_ids_BT.tolist() for block in one.blocks] == [
+            block.token_ids_BT.tolist() for block in other.blocks
+        ]
 
 
 def test_a_shared_prompt_is_forwarded_once_and_equal_samples_too() -> None:
@@ -165,14 +167,19 @@ def test_auto_takes_the_tree_for_a_shared_prompt_and_flat_for_what_shares_nothin
 
 
 def test_auto_weighs_attention_against_tokens() -> None:
-    """A short shared prompt under long branches: with dense attention the tree computes more pairs than it saves tokens."""
-    trees = tuple(TrainTree((given([1, 2]), sampled(range(10 * i, 10 * i + 60), 0, unit=i)), f"r{i}") for i in range(1, 5))
+    """A short shared prompt under long branches: with dense attention the tree computes more pairs than it saves
+    tokens."""
+    trees = tuple(
+        TrainTree((given([1, 2]), sampled(range(10 * i, 10 * i + 60), 0, unit=i)), f"r{i}") for i in range(1, 5)
+    )
     layouts = [packed(Batch((trees,)), cost=Cost(1.0, pair, None)).groups[0].layout for pair in (0.0, 1.0)]
     assert layouts == ["tree", "flat"]
 
 
 def test_flat_rows_of_like_length_are_forwarded_together_and_unlike_ones_are_not() -> None:
-    trees = tuple(TrainTree((given([i]), sampled([5] * length, 0, unit=i)), f"r{i}") for i, length in enumerate((40, 38, 12, 11)))
+    trees = tuple(
+        TrainTree((given([i]), sampled([5] * length, 0, unit=i)), f"r{i}") for i, length in enumerate((40, 38, 12, 11))
+    )
     (group,) = packed(Batch((trees,)), "flat").groups
     assert [tuple(block.token_ids_BT.shape) for block in group.blocks] == [(2, 40), (2, 12)]
 
@@ -185,7 +192,9 @@ def test_a_group_over_the_cap_is_split_and_its_shared_part_forwarded_again() -> 
 
 
 def test_a_single_tree_over_the_cap_is_split_by_branches_and_its_shared_samples_are_trained_once() -> None:
-    tree = one_tree(given([1] * 10), sampled([2] * 5, 0), given([3], 1), sampled([4] * 10, 2), given([5], 1), sampled([6] * 10, 4))
+    tree = one_tree(
+        given([1] * 10), sampled([2] * 5, 0), given([3], 1), sampled([4] * 10, 2), given([5], 1), sampled([6] * 10, 4)
+    )
     (group,) = packed(tree, "tree", cap=30).groups
     assert [block.tokens for block in group.blocks] == [25, 25]
     assert [len(block.entries_E) for block in group.blocks] == [15, 10]
@@ -206,7 +215,7 @@ def test_beyond_a_sliding_window_auto_takes_flat_and_tree_is_refused() -> None:
 
 
 def test_kept_supports_stay_with_their_tokens() -> None:
-    kept = Kept(array("i", [7, 8, 9, 6]), array("i", [0, 3, 4]))
+    kept = KeptIds(array("i", [7, 8, 9, 6]), array("i", [0, 3, 4]))
     batch = one_tree(given([1]), sampled([7, 6], 0, kept=kept, log_kept=array("f", [-0.5, -1.0])), sampled([5], 0))
     result = packed(batch, "tree")
     ((block,),) = (group.blocks for group in result.groups)
@@ -229,7 +238,7 @@ def test_only_sampled_tokens_are_trained() -> None:
         replace(sampled([2, 3], 0), logprobs=array("f", [0.0])),
         replace(sampled([2, 3], 0), weights=array("f", [1.0])),
         replace(sampled([2, 3], 0), log_kept=array("f", [0.0, 0.0])),
-        replace(sampled([2, 3], 0), log_kept=array("f", [0.0, 0.0]), kept=Kept(array("i", [2]), array("i", [0, 1]))),
+        replace(sampled([2, 3], 0), log_kept=array("f", [0.0, 0.0]), kept=KeptIds(array("i", [2]), array("i", [0, 1]))),
         sampled([2, 3], 5),
     ],
 )

@@ -1,4 +1,5 @@
-"""Batches for the learner's tests, and what the learner has to agree with: the same loss written the slow way, one path and one token at a time."""
+"""Batches for the learner's tests, and what the learner has to agree with: the same loss written the slow way, one path
+and one token at a time."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentlightning.learning.batch import Batch, TrainNode, TrainTree
 from agentlightning.learning.learner import Gradient
 from agentlightning.learning.loss_config import LossConfig
-from agentlightning.types import Kept
+from agentlightning.records.batch import Batch, TrainNode, TrainTree
+from agentlightning.types import KeptIds
 
 VOCABULARY = 272
 """Of tests.tiny.tiny_model."""
@@ -28,7 +29,12 @@ def given(ids: Sequence[int], parent: int = -1) -> TrainNode:
 
 
 def sampled(
-    ids: Sequence[int], parent: int, weight: float | Sequence[float] | None = 1.0, unit: int = 0, logprob: float = -5.6, **more: object
+    ids: Sequence[int],
+    parent: int,
+    weight: float | Sequence[float] | None = 1.0,
+    unit: int = 0,
+    logprob: float = -5.6,
+    **more: object,
 ) -> TrainNode:
     """A sampled node. ``weight`` None masks it; a sequence has one weight per token, NaN where the token is masked."""
     weights = None if weight is None else array("f", [weight] * len(ids) if isinstance(weight, float) else weight)
@@ -38,7 +44,8 @@ def sampled(
 
 @st.composite
 def trees(draw: st.DrawFn, prompt: list[int], unit: int) -> TrainTree:
-    """A rollout: its group's prompt or another one, a second root, turns, best-of-n branches; some nodes and tokens masked, some of weight 0."""
+    """A rollout: its group's prompt or another one, a second root, turns, best-of-n branches; some nodes and tokens
+    masked, some of weight 0."""
     ids = functools.partial(st.lists, st.integers(0, 9))
     weight = st.sampled_from([-1.0, 0.5, 0.0, 1.5, math.nan])
     nodes = [given(draw(st.one_of(st.just(prompt), ids(min_size=1, max_size=4))))]
@@ -87,7 +94,8 @@ def grpo_batch(*, groups: int = 2, size: int = 4, seed: int = 0, prompt: int = 2
 
 
 def exact(model: PreTrainedModel) -> PreTrainedModel:
-    """The model in float64 throughout: transformers' norms compute in float32 whatever the model's dtype, and would hide what a test at 1e-10 looks for."""
+    """The model in float64 throughout: transformers' norms compute in float32 whatever the model's dtype, and would
+    hide what a test at 1e-10 looks for."""
     model = model.double()
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
@@ -102,18 +110,26 @@ def _rms_norm(module: torch.nn.Module, x: Tensor) -> Tensor:
 def with_logprobs(
     model: PreTrainedModel, batch: Batch, *, noise: float = 0.0, temperature: float = 1.0, top_k: int = 0, seed: int = 0
 ) -> Batch:
-    """The batch with the logprobs that the model gives its sampled tokens, off by up to ``noise``; ``top_k`` cuts the support, but keeps the token itself."""
+    """The batch with the logprobs that the model gives its sampled tokens, off by up to ``noise``; ``top_k`` cuts the
+    support, but keeps the token itself."""
     rng = random.Random(seed)
-    return Batch(tuple(tuple(_recorded(model, tree, rng, noise, temperature, top_k) for tree in group) for group in batch.groups))
+    return Batch(
+        tuple(tuple(_recorded(model, tree, rng, noise, temperature, top_k) for tree in group) for group in batch.groups)
+    )
 
 
-def _recorded(model: PreTrainedModel, tree: TrainTree, rng: random.Random, noise: float, temperature: float, top_k: int) -> TrainTree:
+def _recorded(
+    model: PreTrainedModel, tree: TrainTree, rng: random.Random, noise: float, temperature: float, top_k: int
+) -> TrainTree:
     nodes = list(tree.nodes)
     with torch.no_grad():
         by_node = list(_logprobs_by_node(model, tree, temperature))
     for index, logprobs_TV in by_node:
         tokens = nodes[index].token_ids
-        logprobs = array("f", [float(row[token]) + rng.uniform(-noise, noise) for row, token in zip(logprobs_TV, tokens, strict=True)])
+        logprobs = array(
+            "f",
+            [float(row[token]) + rng.uniform(-noise, noise) for row, token in zip(logprobs_TV, tokens, strict=True)],
+        )
         kept, log_kept = None, None
         if top_k:
             ids, offsets, masses = array("i"), array("i", [0]), array("f")
@@ -122,13 +138,16 @@ def _recorded(model: PreTrainedModel, tree: TrainTree, rng: random.Random, noise
                 ids.extend(members)
                 offsets.append(len(ids))
                 masses.append(float(row[members].logsumexp(0)))
-            kept, log_kept = Kept(ids, offsets), masses
+            kept, log_kept = KeptIds(ids, offsets), masses
         nodes[index] = replace(nodes[index], logprobs=logprobs, temperature=temperature, kept=kept, log_kept=log_kept)
     return TrainTree(tuple(nodes), tree.rollout_id)
 
 
-def _logprobs_by_node(model: PreTrainedModel, tree: TrainTree, temperature: float | None = None) -> Iterator[tuple[int, Tensor]]:
-    """Each sampled node with the full log-softmax before each of its tokens, from a plain forward of its path. Roots are never sampled here."""
+def _logprobs_by_node(
+    model: PreTrainedModel, tree: TrainTree, temperature: float | None = None
+) -> Iterator[tuple[int, Tensor]]:
+    """Each sampled node with the full log-softmax before each of its tokens, from a plain forward of its path. Roots
+    are never sampled here."""
     paths: list[list[int]] = []
     for index, node in enumerate(tree.nodes):
         before = paths[node.parent] if node.parent >= 0 else []
@@ -138,8 +157,11 @@ def _logprobs_by_node(model: PreTrainedModel, tree: TrainTree, temperature: floa
             yield index, (logits_TV.double() / (temperature or node.temperature)).log_softmax(-1)
 
 
-def reference(model: PreTrainedModel, batch: Batch, loss: LossConfig, *, importance_cap: float | None = None) -> Gradient:
-    """The loss and its gradient as the formulas say, without packing, chunks or rows. With a cap: old logprobs recomputed."""
+def reference(
+    model: PreTrainedModel, batch: Batch, loss: LossConfig, *, importance_cap: float | None = None
+) -> Gradient:
+    """The loss and its gradient as the formulas say, without packing, chunks or rows. With a cap: old logprobs
+    recomputed."""
     units: dict[int, list[Tensor]] = {}
     names = [name for name, _ in model.named_parameters()]
     with torch.enable_grad():
@@ -160,7 +182,10 @@ def reference(model: PreTrainedModel, batch: Batch, loss: LossConfig, *, importa
                     if importance_cap is not None:
                         factor, old = min(math.exp(float(new.detach() - old)), importance_cap), new.detach()
                     ratio = (new - old).exp()
-                    token_loss = -torch.minimum(ratio * weight, ratio.clamp(1 - loss.clip_low, 1 + loss.clip_high) * weight) * factor
+                    token_loss = (
+                        -torch.minimum(ratio * weight, ratio.clamp(1 - loss.clip_low, 1 + loss.clip_high) * weight)
+                        * factor
+                    )
                     units.setdefault(node.unit, []).append(token_loss)
         total = torch.zeros((), dtype=torch.float64)
         for losses in units.values():
@@ -168,7 +193,11 @@ def reference(model: PreTrainedModel, batch: Batch, loss: LossConfig, *, importa
                 total = total + torch.stack(losses).sum() / sum(len(u) for u in units.values())
             else:
                 total = total + torch.stack(losses).sum() / (loss.fixed_length or len(losses)) / len(units)
-        grads = torch.autograd.grad(total, list(model.parameters())) if units else [torch.zeros_like(p) for p in model.parameters()]
+        grads = (
+            torch.autograd.grad(total, list(model.parameters()))
+            if units
+            else [torch.zeros_like(p) for p in model.parameters()]
+        )
     return Gradient(float(total.detach()), dict(zip(names, grads, strict=True)))
 
 
@@ -180,4 +209,6 @@ def difference(a: Gradient, b: Gradient) -> float:
 
 def trained_tokens(batch: Batch) -> int:
     """How many tokens carry a weight."""
-    return sum(not math.isnan(w) for group in batch.groups for tree in group for node in tree.nodes for w in node.weights or ())
+    return sum(
+        not math.isnan(w) for group in batch.groups for tree in group for node in tree.nodes for w in node.weights or ()
+    )

@@ -131,7 +131,13 @@ def returns_good(task: Any, llm: Any) -> Any:
     ask(llm.endpoint)
     import numpy
 
-    return {"int": 1, "true": True, "numpy": numpy.float32(1), "numpy_int": numpy.int64(1), "numpy_bool": numpy.bool_(True)}[task]
+    return {
+        "int": 1,
+        "true": True,
+        "numpy": numpy.float32(1),
+        "numpy_int": numpy.int64(1),
+        "numpy_bool": numpy.bool_(True),
+    }[task]
 
 
 class Triplet: ...
@@ -203,7 +209,9 @@ def ignores_sigterm(task: Any, llm: Any) -> float:
 def hangs_with_children(task: Any, llm: Any) -> float:
     """A child in its group, one that left the group, and one that was orphaned outside it."""
     sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-    orphan = f"import subprocess, sys; print(subprocess.Popen({sleep!r}, start_new_session=True, stdout=-3, stderr=-3).pid)"
+    orphan = (
+        f"import subprocess, sys; print(subprocess.Popen({sleep!r}, start_new_session=True, stdout=-3, stderr=-3).pid)"
+    )
     pids = [
         subprocess.Popen(sleep).pid,
         subprocess.Popen(sleep, start_new_session=True).pid,
@@ -314,7 +322,8 @@ def marks_and_fails(task: Any, llm: Any, rollout: Any) -> float:
 
 
 def marks_too_late(task: Any, llm: Any, rollout: Any) -> float:
-    """What it leaves running marks an agent when the attempt has ended; what came of that is printed when the next attempt asks."""
+    """What it leaves running marks an agent when the attempt has ended; what came of that is printed when the next
+    attempt asks."""
     ask_as("planner", llm)
     threading.Thread(target=_mark_later, args=(rollout,), daemon=True).start()
     return 1.0

@@ -49,14 +49,19 @@ def _aiohttp(url: str) -> Any:
     import aiohttp
 
     async def ask() -> Any:
-        async with aiohttp.ClientSession(trust_env=True) as session, session.post(f"{url}/chat/completions", json=BODY) as reply:
+        async with (
+            aiohttp.ClientSession(trust_env=True) as session,
+            session.post(f"{url}/chat/completions", json=BODY) as reply,
+        ):
             return await reply.json()
 
     return asyncio.run(ask())
 
 
 def _urllib(url: str) -> Any:
-    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(BODY).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"{url}/chat/completions", json.dumps(BODY).encode(), {"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=20) as reply:
         return json.loads(reply.read())
 
@@ -70,19 +75,25 @@ def node() -> str | None:
 
 def _node(url: str) -> Any:
     program = (
-        f"fetch('{url}/chat/completions', {{method: 'POST', headers: {{'Content-Type': 'application/json'}}, body: JSON.stringify({json.dumps(BODY)})}})"
+        f"fetch('{url}/chat/completions', {{method: 'POST', headers: {{'Content-Type': 'application/json'}}, body: "
+        f"JSON.stringify({json.dumps(BODY)})}})"
         ".then(reply => reply.text()).then(console.log, error => { console.error(error); process.exit(1) })"
     )
-    done = subprocess.run([node() or "node", "-e", program], env=_with(NODE_USE_ENV_PROXY="1"), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [node() or "node", "-e", program], env=_with(NODE_USE_ENV_PROXY="1"), capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout)
 
 
 def _child(url: str) -> Any:
     """A program of its own that the agent starts."""
     program = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import clients, json; print(json.dumps(clients._urllib({url!r})))"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import clients, json; "
+        f"print(json.dumps(clients._urllib({url!r})))"
     )
-    return json.loads(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
+    return json.loads(
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    )
 
 
 def _with(**variables: str) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""A real store, a real gateway and a real pool around an engine that answers at once. ``world.run`` does what a step of training does."""
+"""A real store, a real gateway and a real pool around an engine that answers at once. ``world.run`` does what a step of
+training does."""
 
 from __future__ import annotations
 
@@ -12,12 +13,15 @@ from typing import Any
 
 import pytest
 
-from agentlightning.agent import as_agent
-from agentlightning.config import EvaluationConfig, GatewayConfig, RunnerConfig, SamplingConfig
+from agentlightning.agent.calling import as_agent
 from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.errors import ContextLengthError, TemplateError
-from agentlightning.gateway import Gateway, Policy
-from agentlightning.runners import AgentProbe, AttemptReport, RunnerPool, check_agent
+from agentlightning.gateway import Gateway, Served
+from agentlightning.records.attempts import AttemptReport
+from agentlightning.records.probe import AgentProbe
+from agentlightning.runners.check import check_agent
+from agentlightning.runners.pool import RunnerPool
+from agentlightning.settings.fields import EvaluationConfig, GatewayConfig, RunnerConfig, SamplingConfig
 from agentlightning.store import open_store
 from agentlightning.templates.base import Parsed, ParsedDelta, Rendering, SampledTurn
 from agentlightning.types import FinishReason, Message, Mode, Rollout, RunRecord, RunStatus, Segment
@@ -53,7 +57,9 @@ class PlainTemplate:
     def sampled_turn(self, token_ids: Sequence[int]) -> SampledTurn:
         return SampledTurn(self.decode([t for t in token_ids if t != END]), "\0")
 
-    def read(self, token_ids: Sequence[int], tools: Any, finish: Any, stop_string: str | None = None, *, plain: bool = False) -> Parsed:
+    def read(
+        self, token_ids: Sequence[int], tools: Any, finish: Any, stop_string: str | None = None, *, plain: bool = False
+    ) -> Parsed:
         return Parsed(Message("assistant", self.decode([t for t in token_ids if t != END])))
 
     def stream(self, tools: Any, stop: Sequence[str] = (), *, plain: bool = False) -> Any:
@@ -134,7 +140,9 @@ class World:
     pool: RunnerPool | None = None
     count: int = 0
 
-    def make_pool(self, agent: Any, *, grader: Any = None, resources: Any = None, extra_env: Any = None, **config: Any) -> RunnerPool:
+    def make_pool(
+        self, agent: Any, *, grader: Any = None, resources: Any = None, extra_env: Any = None, **config: Any
+    ) -> RunnerPool:
         config.setdefault("n_runners", 4)
         config.setdefault("deadline", 60.0)
         if "grader_runs" in config:
@@ -219,7 +227,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     store: Any = await opened if asyncio.iscoroutine(opened) else opened
     await store.create_run(RunRecord("run", "run", str(tmp_path), RunStatus.RUNNING, {}, time.time()))
     engine = EchoEngine()
-    gateway = Gateway(store, {"main": Policy("main", engine, PlainTemplate())}, GatewayConfig(drain=0.5))
+    gateway = Gateway(store, {"main": Served("main", engine, PlainTemplate())}, GatewayConfig(drain=0.5))
     await gateway.start()
     yield World(store, gateway, engine, tmp_path)
     await gateway.close()

@@ -73,7 +73,9 @@ def draws(task: Any, output: Any) -> float:
 
 
 def knows_key(task: Any, output: Any) -> float:
-    return float(os.environ.get("OPENAI_API_KEY") == "sk-judge" and os.environ.get("JUDGE_KEY") == "kept-by-agentlightning")
+    return float(
+        os.environ.get("OPENAI_API_KEY") == "sk-judge" and os.environ.get("JUDGE_KEY") == "kept-by-agentlightning"
+    )
 
 
 def reads_limits(task: Any, output: Any) -> float:

@@ -8,16 +8,13 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from agentlightning.agent import as_agent
-from agentlightning.config import RunConfig
-from agentlightning.dev import dev_report, find
-from agentlightning.gateway import AttemptUsage
-from agentlightning.gateway.usage import EngineUse, SeenAgent
-from agentlightning.runners import AttemptReport, check_agent
-from agentlightning.runners.check import AgentProbe
+from agentlightning.agent.calling import as_agent
+from agentlightning.records.attempts import AttemptReport
+from agentlightning.records.probe import AgentProbe, ClientFound, CodePlace
+from agentlightning.records.usage import AttemptUsage, EngineUse, SeenAgent
+from agentlightning.runners.check import check_agent
 from agentlightning.runners.report import SLOW_ENGINE
-from agentlightning.runners.scan import ClientFound
-from agentlightning.runners.source import CodePlace
+from agentlightning.settings.fields import RunConfig
 from agentlightning.types import (
     Attempt,
     AttemptResult,
@@ -35,6 +32,7 @@ from agentlightning.types import (
     Status,
     ToolCall,
 )
+from agentlightning.views.dev.report import dev_report, find
 from tests.runners import agents
 
 
@@ -44,11 +42,15 @@ def report(number=1, reward=1.0, failure=None, **usage):
     if failure is not None:
         result = AttemptResult(Status.FAILED, failure=failure)
     else:
-        result = AttemptResult(Status.SUCCEEDED, reward=reward, rewards=(Reward(rollout.id, attempt.id, reward, source="return"),))
+        result = AttemptResult(
+            Status.SUCCEEDED, reward=reward, rewards=(Reward(rollout.id, attempt.id, reward, source="return"),)
+        )
     return AttemptReport(rollout, attempt, result, AttemptUsage(**{"calls": 1, **usage}), "printed\n", 0.5)
 
 
-def call(index=0, branch="root", finish=FinishReason.STOP, status=CallStatus.COMPLETE, asked=None, content="four", **more):
+def call(
+    index=0, branch="root", finish=FinishReason.STOP, status=CallStatus.COMPLETE, asked=None, content="four", **more
+):
     sample = SampleRecord(1, finish, Message("assistant", content))
     return Call(
         f"c{index}",
@@ -90,7 +92,8 @@ def test_malformed_tool_calls_are_counted_beside_those_that_could_be_read():
     item = report(1, 1.0)
     broken = replace(call(), samples=(SampleRecord(1, FinishReason.STOP, Message("assistant", "<tool_call>{"), 2),))
     whole = replace(
-        call(1, "continued"), samples=(SampleRecord(3, FinishReason.STOP, Message("assistant", "", (ToolCall("c", "f", "{}"),))),)
+        call(1, "continued"),
+        samples=(SampleRecord(3, FinishReason.STOP, Message("assistant", "", (ToolCall("c", "f", "{}"),))),),
     )
     [finding] = find([item], calls_of((item, [broken, whole])), PROBE)
     assert (finding.level, finding.title) == ("warns", "Tool calls were malformed")
@@ -108,7 +111,9 @@ async def causes(world, agent, isolation, **settings):
     await pool.start()
     await world.wait(await world.enqueue([{"q": 1}], Mode.DEV))
     await pool.close()
-    findings = [finding for finding in find(world.reports, {}, pool.probe) if finding.title == "No call reached the endpoint"]
+    findings = [
+        finding for finding in find(world.reports, {}, pool.probe) if finding.title == "No call reached the endpoint"
+    ]
     assert all(finding.level == "blocks" and finding.rollouts for finding in findings)
     return [(finding.cause, finding.remedy) for finding in findings]
 
@@ -147,21 +152,32 @@ async def test_a_client_made_at_import_with_another_address_is_found_by_its_name
         """,
     )
     ((cause, remedy),) = await causes(world, path, "process")
-    assert "client (user_agent.Client) is made when the module is imported, with the base URL http://127.0.0.1:9/v1" in cause
+    assert (
+        "client (user_agent.Client) is made when the module is imported, with the base URL http://127.0.0.1:9/v1"
+        in cause
+    )
     assert "OPENAI_BASE_URL is set before the module is imported" in remedy
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('os.environ["OPENAI_BASE_URL"] = "http://127.0.0.1:9/v1"', "user_agent.py:5 says os.environ['OPENAI_BASE_URL']"),
+        (
+            'os.environ["OPENAI_BASE_URL"] = "http://127.0.0.1:9/v1"',
+            "user_agent.py:5 says os.environ['OPENAI_BASE_URL']",
+        ),
         ("load_dotenv(override=True)", "user_agent.py:5 says load_dotenv(override=True)"),
-        ('Chat(openai_api_base="https://api.example/v1")', "user_agent.py:5 says openai_api_base='https://api.example/v1'"),
+        (
+            'Chat(openai_api_base="https://api.example/v1")',
+            "user_agent.py:5 says openai_api_base='https://api.example/v1'",
+        ),
     ],
 )
 async def test_what_overrides_the_environment_is_found_with_its_line(world, tmp_path, line, says):
     path = written(
-        tmp_path, f"import os\ndef load_dotenv(override=False): pass\ndef Chat(**_): pass\ndef agent(task):\n    {line}\n    return 1.0"
+        tmp_path,
+        f"import os\ndef load_dotenv(override=False): pass\ndef Chat(**_): pass\ndef agent(task):\n    {line}\n    "
+        "return 1.0",
     )
     ((cause, _),) = await causes(world, path, "process")
     assert cause == says
@@ -169,13 +185,15 @@ async def test_what_overrides_the_environment_is_found_with_its_line(world, tmp_
 
 async def test_an_agent_that_relies_on_the_environment_in_a_thread_is_told_so(world):
     ((cause, remedy),) = await causes(world, agents.from_environment, "thread")
-    assert "takes neither llm nor resources, and isolation='thread' has no environment" in cause and "isolation='process'" in remedy
+    assert (
+        "takes neither llm nor resources, and isolation='thread' has no environment" in cause
+        and "isolation='process'" in remedy
+    )
 
 
-async def test_an_agent_that_takes_llm_and_never_uses_it_is_told_so(world, monkeypatch):
+async def test_a_proxy_is_named_as_a_cause(world, monkeypatch):
     monkeypatch.setenv("ALL_PROXY", "http://proxy.example:1")
-    unused, proxy = await causes(world, agents.never_calls, "thread")
-    assert "takes llm and never uses it" in unused[0]
+    (proxy,) = await causes(world, agents.never_calls, "thread")
     assert "ALL_PROXY is set" in proxy[0] and "NO_PROXY=127.0.0.1" in proxy[1]
 
 
@@ -216,7 +234,10 @@ async def test_real_failures_are_found_with_their_words(world):
     assert "ValueError: the database is on fire" in by_title["The agent failed"].cause
     assert by_title["The agent failed"].detail.splitlines()[-1] == "ValueError: the database is on fire"
     assert "nonsense" in by_title["The agent asked for a path that is not served"].cause
-    assert "returned no reward" in by_title["There is no reward"].cause and "grader=" in by_title["There is no reward"].remedy
+    assert (
+        "returned no reward" in by_title["There is no reward"].cause
+        and "grader=" in by_title["There is no reward"].remedy
+    )
     assert "context" in by_title["A prompt did not fit the model's context"].cause
     assert all(finding.level == "blocks" for finding in by_title.values())
 
@@ -225,9 +246,16 @@ async def test_real_failures_are_found_with_their_words(world):
     ("item", "title", "says"),
     [
         (report(calls=2, refused=2, last_error="messages is empty"), "Every call was refused", "messages is empty"),
-        (report(failure=Failure(Reason.TIMEOUT, "did not return within 3 s")), "The agent passed its deadline", "within 3 s"),
         (
-            report(failure=Failure(Reason.TIMEOUT, f"late: 3.1 tokens/s; {SLOW_ENGINE}"), engine=EngineUse(180, seconds=57.6, lasted=60.0)),
+            report(failure=Failure(Reason.TIMEOUT, "did not return within 3 s")),
+            "The agent passed its deadline",
+            "within 3 s",
+        ),
+        (
+            report(
+                failure=Failure(Reason.TIMEOUT, f"late: 3.1 tokens/s; {SLOW_ENGINE}"),
+                engine=EngineUse(180, seconds=57.6, lasted=60.0),
+            ),
             "The deadline passed while the engine sampled",
             "late: 3.1 tokens/s",
         ),
@@ -236,12 +264,20 @@ async def test_real_failures_are_found_with_their_words(world):
         (report(failure=Failure(Reason.INCOMPLETE, "disk full")), "A call could not be recorded", "disk full"),
         (report(calls=2, refused=2, last_error="no such field"), "Every call was refused", "no such field"),
         (report(calls=1, abandoned=1), "Replies were not read to their end", "1 call left before"),
-        (report(calls=0, unserved={"responses": "set it to chat"}), "The agent asked for a path that is not served", "responses"),
+        (
+            report(calls=0, unserved={"responses": "set it to chat"}),
+            "The agent asked for a path that is not served",
+            "responses",
+        ),
     ],
 )
 def test_each_thing_that_blocks_is_found(item, title, says):
     (finding,) = find([item], {})
-    assert (finding.level, finding.title) == ("blocks", title) and says in finding.cause and finding.rollouts == (item.rollout.id,)
+    assert (
+        (finding.level, finding.title) == ("blocks", title)
+        and says in finding.cause
+        and finding.rollouts == (item.rollout.id,)
+    )
 
 
 def test_calls_that_were_refused_beside_others_are_a_warning():
@@ -258,7 +294,11 @@ def test_rewards_that_never_differ_are_a_warning():
 def test_a_history_that_never_continues_is_a_warning_with_counts():
     item = report()
     (finding,) = find([item], calls_of((item, [call(), call(1, "edited"), call(2, "edited"), call(3, "template")])))
-    assert finding.level == "warns" and "edited 2, template 1" in finding.cause and "differs from what was said" in finding.cause
+    assert (
+        finding.level == "warns"
+        and "edited 2, template 1" in finding.cause
+        and "differs from what was said" in finding.cause
+    )
     assert find([item], calls_of((item, [call(), call(1, "edited"), call(2, "continued")]))) == []
 
 
@@ -267,9 +307,10 @@ def test_samples_that_are_all_cut_are_a_warning():
     (finding,) = find([item], calls_of((item, [call(finish=FinishReason.LENGTH)])))
     assert finding.level == "warns" and "max_tokens (16)" in finding.cause
     (finding,) = find([item], calls_of((item, [call(finish=FinishReason.LENGTH), call(1, "continued")])))
-    assert (finding.level, finding.title) == ("notes", "Some samples were cut by their length") and finding.cause.startswith(
-        "1 of 2 samples"
-    )
+    assert (finding.level, finding.title) == (
+        "notes",
+        "Some samples were cut by their length",
+    ) and finding.cause.startswith("1 of 2 samples")
 
 
 def test_sampling_that_was_overruled_is_a_note():
@@ -287,14 +328,20 @@ def test_the_same_task_without_a_second_call_is_a_cache_and_not_a_client_that_is
     probe = replace(PROBE, caches=(CodePlace("agent.py:4", "@lru_cache"),))
     repeats = {again.rollout.id: first.rollout.id}
     (finding,) = find([first, again], calls_of((first, [call()])), probe, repeats=repeats)
-    assert (finding.level, finding.title, finding.rollouts) == ("blocks", "The same task makes no second call", (again.rollout.id,))
+    assert (finding.level, finding.title, finding.rollouts) == (
+        "blocks",
+        "The same task makes no second call",
+        (again.rollout.id,),
+    )
     assert (
         finding.cause.startswith(f"{again.rollout.id}, the task of {first.rollout.id} once more,")
         and "agent.py:4 says @lru_cache" in finding.cause
     )
     (finding,) = find([first, again], calls_of((first, [call()])), PROBE, repeats=repeats)
     assert "none was seen in the agent's code" in finding.cause
-    assert find([first, report(2)], calls_of((first, [call()])), probe, repeats=repeats) == [], "it called again: no cache"
+    assert find([first, report(2)], calls_of((first, [call()])), probe, repeats=repeats) == [], (
+        "it called again: no cache"
+    )
     failed = report(2, calls=0, failure=Failure(Reason.AGENT_ERROR, "boom"))
     assert "The same task makes no second call" not in titles(find([first, failed], {}, probe, repeats=repeats))
     text = str(dev_report([first, again], [], as_agent(agents.plain), RunConfig(), probe=probe, repeats=repeats))
@@ -305,14 +352,20 @@ def test_a_second_client_with_an_address_of_its_own_is_named_beside_recorded_cal
     item = report()
     probe = replace(
         PROBE,
-        settings=(CodePlace("agent.py:3", "base_url=os.environ['JUDGE'], which is 'https://judge.example/v1'", ".env:2 (JUDGE)"),),
+        settings=(
+            CodePlace(
+                "agent.py:3", "base_url=os.environ['JUDGE'], which is 'https://judge.example/v1'", ".env:2 (JUDGE)"
+            ),
+        ),
         clients=(
             ClientFound("other", "openai.OpenAI", "https://api.example/v1/", "agent.py:9"),
             ClientFound("same", "x.C", "https://judge", "agent.py:3"),
         ),
     )
     findings = find([item], calls_of((item, [call()])), probe)
-    assert [(finding.level, finding.title) for finding in findings] == [("warns", "Some calls may go past the endpoint")] * 2
+    assert [(finding.level, finding.title) for finding in findings] == [
+        ("warns", "Some calls may go past the endpoint")
+    ] * 2
     assert findings[0].cause.endswith("which stands in .env:2 (JUDGE)") and "(agent.py:9)" in findings[1].cause
 
 
@@ -325,7 +378,9 @@ def test_emitted_rewards_that_change_no_weight_are_named_with_why():
     final = emitted(item, source="return")
     rewards = {item.attempt.id: [emitted(item), emitted(item, call_id="c0"), emitted(item, name="format"), final]}
     (finding,) = find([item], calls_of((item, [call()])), rewards=rewards)
-    assert (finding.level, finding.title) == ("warns", "Emitted rewards change no weight") and finding.cause.startswith("4 rewards (")
+    assert (finding.level, finding.title) == ("warns", "Emitted rewards change no weight") and finding.cause.startswith(
+        "4 rewards ("
+    )
     for said in (
         "1: the number that the agent returned is final",
         "1: it names a call",
@@ -334,7 +389,9 @@ def test_emitted_rewards_that_change_no_weight_are_named_with_why():
     ):
         assert said in finding.cause
     used = report()
-    assert find([used], calls_of((used, [call()])), rewards={used.attempt.id: [emitted(used)]}) == [], "the only one is the reward"
+    assert find([used], calls_of((used, [call()])), rewards={used.attempt.id: [emitted(used)]}) == [], (
+        "the only one is the reward"
+    )
 
 
 def test_what_blocks_comes_first():
@@ -346,15 +403,24 @@ def test_what_blocks_comes_first():
 
 
 def whole_report():
-    good, bad = report(1), report(2, failure=Failure(Reason.AGENT_ERROR, "KeyError: 'x' (a.py:3)", "Traceback\nKeyError: 'x'"))
+    good, bad = (
+        report(1),
+        report(2, failure=Failure(Reason.AGENT_ERROR, "KeyError: 'x' (a.py:3)", "Traceback\nKeyError: 'x'")),
+    )
     traces = [
         SimpleNamespace(
-            attempts=[SimpleNamespace(rewards=(), attempt=good.attempt, calls=(call(), call(1, "continued", content="x" * 200)))]
+            attempts=[
+                SimpleNamespace(
+                    rewards=(), attempt=good.attempt, calls=(call(), call(1, "continued", content="x" * 200))
+                )
+            ]
         ),
         SimpleNamespace(
             attempts=[
                 SimpleNamespace(
-                    rewards=(), attempt=bad.attempt, calls=(replace(call(), status=CallStatus.REFUSED, samples=(), error="no"),)
+                    rewards=(),
+                    attempt=bad.attempt,
+                    calls=(replace(call(), status=CallStatus.REFUSED, samples=(), error="no"),),
                 )
             ]
         ),
@@ -383,7 +449,7 @@ def test_a_report_without_findings_says_so():
 
 
 def test_nothing_that_an_agent_says_can_change_the_terminal_or_flood_it() -> None:
-    from agentlightning.dev import WIDTH, AttemptLine, DevReport, Finding
+    from agentlightning.views.dev.report import WIDTH, AttemptLine, DevReport, Finding
 
     line = AttemptLine("r", "succeeded", 1.0, "return", 0.1, (), "\x1b[31mred " + "x" * 100_000)
     report = DevReport("a", (line,), (Finding("blocks", "t", "oh \x1b[2J", "mend it", detail="two\n\x1b[31mlines"),))
@@ -402,15 +468,22 @@ def test_the_agents_of_a_program_are_listed_with_how_they_are_known() -> None:
     first = report(agents={"planner": seen("path"), "agent-0a1b2c": seen("learned", "You check\nplans.", ("search",))})
     second = report(2, agents={"planner": seen("path")})
     calls = (call(agent="planner"), call(1, "new", agent="agent-0a1b2c"), call(2, "new", agent="planner"))
-    traces = [SimpleNamespace(attempts=[SimpleNamespace(rewards=(), attempt=item.attempt, calls=calls)]) for item in (first, second)]
+    traces = [
+        SimpleNamespace(attempts=[SimpleNamespace(rewards=(), attempt=item.attempt, calls=calls)])
+        for item in (first, second)
+    ]
     whole = dev_report(
         [first, second], traces, as_agent(agents.plain), RunConfig(),
-        template={"chosen": {"name": "hermes", "sure": False, "why": "x"}, "made_fit": ["replies in a row have an empty turn"]},
+        template={"chosen": {"name": "hermes", "sure": False, "why": "x"}, "made_fit": ["replies in a row have an "
+                                                                                        "empty turn"]},
     )  # fmt: skip
     text = str(whole)
     assert "2 agents make calls" in text
     assert "  planner (known by its path): 4 calls in 2 rollouts\n      You plan." in text
-    assert "  agent-0a1b2c (known by its prompt and tools): 2 calls in 2 rollouts, tools search\n      You check plans." in text
+    assert (
+        "  agent-0a1b2c (known by its prompt and tools): 2 calls in 2 rollouts, tools search\n      You check plans."
+        in text
+    )
     assert "Tool calls are read as hermes (a guess: x)" in text
     assert "Made fit for the chat template, which wants user and assistant to alternate: replies in a row" in text
 
@@ -419,7 +492,10 @@ def test_a_choice_of_agents_that_no_call_is_of_blocks() -> None:
     item = report()
     made = calls_of((item, [call(agent="writer"), call(1, "new", agent="critic")]))
     (finding,) = find([item], made, trained_agents="planner")
-    assert (finding.level, finding.cause) == ("blocks", "calls came from writer, critic") and "trained_agents='planner'" in finding.title
+    assert (finding.level, finding.cause) == (
+        "blocks",
+        "calls came from writer, critic",
+    ) and "trained_agents='planner'" in finding.title
     assert find([item], made, trained_agents="wri.*") == []
 
 
@@ -431,7 +507,10 @@ def test_marks_that_no_call_is_of_block_and_one_beside_others_is_a_warning() -> 
     both = [call(agent="writer"), call(1, "new", agent="critic")]
     lost = marking(report(), "planner")
     (finding,) = find([lost], calls_of((lost, both)))
-    assert (finding.level, finding.cause) == ("blocks", "calls came from writer, critic") and "(marked: planner)" in finding.title
+    assert (finding.level, finding.cause) == (
+        "blocks",
+        "calls came from writer, critic",
+    ) and "(marked: planner)" in finding.title
     some, found = marking(report(), "writer", "planner"), marking(report(2, 0.0), "writer")
     (finding,) = find([some, found], calls_of((some, both), (found, both)))
     assert (finding.level, finding.rollouts) == ("warns", (some.rollout.id,))
@@ -443,7 +522,10 @@ def test_the_report_says_of_each_agent_whether_it_would_be_trained() -> None:
     agents_met = {name: seen("path") for name in ("planner", "critic", "writer")}
     first, second = marking(report(agents=agents_met), "critic"), report(2, 0.0, agents=agents_met)
     made = (call(agent="planner"), call(1, "new", agent="critic"), call(2, "new", agent="writer"))
-    traces = [SimpleNamespace(attempts=[SimpleNamespace(rewards=(), attempt=item.attempt, calls=made)]) for item in (first, second)]
+    traces = [
+        SimpleNamespace(attempts=[SimpleNamespace(rewards=(), attempt=item.attempt, calls=made)])
+        for item in (first, second)
+    ]
 
     def said(**config) -> str:
         return str(dev_report([first, second], traces, as_agent(agents.plain), RunConfig(**config)))

@@ -61,19 +61,26 @@ async def test_a_process_is_kept_and_what_it_prints_goes_to_the_attempts_log(wor
 async def test_any_end_of_a_graders_process_is_the_failure_of_its_attempt_alone(world, launcher, n_runners):
     says = {
         "os._exit": (Reason.AGENT_ERROR, "the grader's process exited with code 7 before the grader returned"),
-        "segfault": (Reason.AGENT_ERROR, "the grader's process was killed by SIGSEGV; its log shows where before the grader returned"),
+        "segfault": (
+            Reason.AGENT_ERROR,
+            "the grader's process was killed by SIGSEGV; its log shows where before the grader returned",
+        ),
         "sys.exit": (Reason.AGENT_ERROR, "the grader raised SystemExit: 3"),
         "nan": (Reason.BAD_REWARD, "the grader's reward is nan"),
         "none": (Reason.BAD_REWARD, "no grader is set and no reward was emitted"),
     }
     tasks = [*says, "stdout", "forks", "fine"]
-    rollouts = await world.run(echoes, tasks, isolation="thread", mode=Mode.VAL, grader=graders.ends, n_runners=n_runners)
+    rollouts = await world.run(
+        echoes, tasks, isolation="thread", mode=Mode.VAL, grader=graders.ends, n_runners=n_runners
+    )
     for rollout in rollouts[: len(says)]:
         reason, text = says[rollout.task]
         assert (rollout.failure.reason, text in rollout.failure.message) == (reason, True), rollout.failure
     assert [rollout.reward for rollout in rollouts[len(says) :]] == [0.25] * 3
     printed = {report.rollout.task: report.stdout for report in world.reports}
-    assert "Segmentation fault" in printed["segfault"] and all(text.startswith(f"grading {task}") for task, text in printed.items())
+    assert "Segmentation fault" in printed["segfault"] and all(
+        text.startswith(f"grading {task}") for task, text in printed.items()
+    )
 
 
 async def test_a_grader_that_hangs_is_killed_at_the_deadline_and_replaced(world, launcher):
@@ -114,7 +121,9 @@ async def test_outputs_that_come_together_are_graded_together(world, tmp_path):
 async def test_what_a_grader_draws_follows_from_the_rollouts_seed(world):
     rollouts = await graded(world, graders.draws, [TEXT] * 4)
     assert len({rollout.reward for rollout in rollouts}) == 4
-    assert {rollout.reward for rollout in rollouts} == {random.Random((rollout.seed + 1) ^ 0x9E3779B9).random() for rollout in rollouts}
+    assert {rollout.reward for rollout in rollouts} == {
+        random.Random((rollout.seed + 1) ^ 0x9E3779B9).random() for rollout in rollouts
+    }
 
 
 async def test_a_grader_has_its_own_key_and_none_of_an_external_models(world, monkeypatch, isolation):
@@ -126,7 +135,9 @@ async def test_a_grader_has_its_own_key_and_none_of_an_external_models(world, mo
 
 
 @pytest.mark.parametrize("grader", [graders.judge, graders.judge.method])
-async def test_an_object_of_a_module_grades_in_a_process_as_long_as_it_is_there_as_it_is_here(world, monkeypatch, grader):
+async def test_an_object_of_a_module_grades_in_a_process_as_long_as_it_is_there_as_it_is_here(
+    world, monkeypatch, grader
+):
     (rollout,) = await graded(world, grader)
     assert rollout.reward != 0.5 + os.getpid()
     monkeypatch.setattr(graders.judge, "bonus", 0.25)
@@ -147,7 +158,9 @@ async def test_a_grader_that_reads_what_only_this_process_has_runs_here(world, m
     assert pool._graders._why.startswith("it reads LIMITS, which a process that imports ")
     await pool.close()
     with pytest.raises(ConfigError, match="runner.grader='process' cannot hold: it reads LIMITS"):
-        await world.make_pool(agents.answers, isolation="thread", grader=graders.reads_limits, grader_runs="process").start()
+        await world.make_pool(
+            agents.answers, isolation="thread", grader=graders.reads_limits, grader_runs="process"
+        ).start()
 
 
 def closure():
@@ -161,7 +174,8 @@ async def test_a_grader_that_has_to_run_in_a_thread_is_told_what_signals_need(wo
     (rollout,) = await graded(world, closure())
     assert rollout.failure.reason is Reason.AGENT_ERROR
     assert rollout.failure.message == (
-        "the grader raised ValueError: signal only works in main thread of the main interpreter: one that uses signals needs a process of its own, "
+        "the grader raised ValueError: signal only works in main thread of the main interpreter: one that uses signals "
+        "needs a process of its own, "
         "and it is no top-level name of a file (a closure, a lambda, a notebook cell): put it into FILE.py"
     )
     (rollout,) = await graded(world, graders.with_alarm, grader_runs="thread")
@@ -183,7 +197,10 @@ async def test_an_agent_in_a_thread_that_uses_signals_is_told_of_process_isolati
         return graders.with_alarm(task, None, None)
 
     (rollout,) = await world.run(agent, isolation="thread")
-    assert "an agent that uses signals needs the main thread of a process of its own, isolation='process'" in rollout.failure.message
+    assert (
+        "an agent that uses signals needs the main thread of a process of its own, isolation='process'"
+        in rollout.failure.message
+    )
 
 
 @pytest.mark.parametrize(("guard", "where"), [("if __name__ == '__main__':", "a process"), ("if True:", "a thread")])

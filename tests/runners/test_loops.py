@@ -51,7 +51,9 @@ async def test_attempts_may_share_a_session_and_a_lock(world):
     lock = asyncio.Semaphore(2)
 
     async def agent(task, llm):
-        session = shared.setdefault("session", None) or shared.update(session=aiohttp.ClientSession()) or shared["session"]
+        session = (
+            shared.setdefault("session", None) or shared.update(session=aiohttp.ClientSession()) or shared["session"]
+        )
         async with lock, session.post(f"{llm.endpoint}/chat/completions", json=BODY) as reply:
             return float((await reply.json())["choices"][0]["message"]["content"] == "ok")
 
@@ -161,7 +163,9 @@ async def test_later_attempts_do_not_stand_on_a_loop_that_one_blocks(world):
     client = {}
 
     async def agent(task, llm):
-        client.setdefault(asyncio.get_running_loop(), AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="x", max_retries=0))
+        client.setdefault(
+            asyncio.get_running_loop(), AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="x", max_retries=0)
+        )
         await ask(client[asyncio.get_running_loop()], llm)
         if task == "blocks":
             release.wait(60)
@@ -181,7 +185,9 @@ async def test_a_sync_agent_may_run_loops_of_its_own(world):
         async with AsyncOpenAI(base_url=llm.endpoint, api_key="x", max_retries=0) as client:
             return await ask(client, llm)
 
-    rollouts = await world.run(lambda task, llm: float(asyncio.run(inner(llm)) == "ok"), range(6), isolation="thread", n_runners=3)
+    rollouts = await world.run(
+        lambda task, llm: float(asyncio.run(inner(llm)) == "ok"), range(6), isolation="thread", n_runners=3
+    )
     assert [rollout.reward for rollout in rollouts] == [1.0] * 6
 
 

@@ -1,4 +1,5 @@
-"""The agents that an attempt marks as trainable: they reach the record with its report, in threads and in processes, whatever comes of it."""
+"""The agents that an attempt marks as trainable: they reach the record with its report, in threads and in processes,
+whatever comes of it."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ import sys
 
 import pytest
 
-from agentlightning.agent import as_agent
-from agentlightning.config import RunConfig, resolve
+from agentlightning.agent.calling import as_agent
 from agentlightning.errors import ConfigError
-from agentlightning.opening import with_agents_choice
-from agentlightning.runners import check_agent
+from agentlightning.run.opening import with_agents_choice
+from agentlightning.runners.check import check_agent
 from agentlightning.runners.process import ProcessIsolation
 from agentlightning.runners.spawn import Spawn
+from agentlightning.settings.fields import RunConfig
+from agentlightning.settings.sources import resolve
 from agentlightning.store import open_store
 from agentlightning.types import Status
 from tests.runners import agents
@@ -33,7 +35,9 @@ def either(isolation, name):
     return getattr(agents, name) if isolation == "thread" else f"{PATH}:{name}"
 
 
-@pytest.mark.parametrize(("name", "says"), [("marks", ("planner", "critic", "editor")), ("marks_async", ("planner",)), ("plain", ())])
+@pytest.mark.parametrize(
+    ("name", "says"), [("marks", ("planner", "critic", "editor")), ("marks_async", ("planner",)), ("plain", ())]
+)
 async def test_marks_are_recorded_with_the_attempt_once_and_in_order(world, isolation, name, says):
     rollout, report = await world.one(either(isolation, name), isolation=isolation)
     assert rollout.status is Status.SUCCEEDED and report.result.marked == says
@@ -86,7 +90,9 @@ async def test_a_mark_after_the_end_is_refused_and_changes_nothing(world):
 async def test_a_mark_in_a_process_that_the_agent_forked_is_refused_by_name(world, isolation):
     said = []
     rollout, _ = await world.one(
-        either(isolation, "marks_in_forked_process"), isolation=isolation, grader=lambda task, output: said.append(output) or 1.0
+        either(isolation, "marks_in_forked_process"),
+        isolation=isolation,
+        grader=lambda task, output: said.append(output) or 1.0,
     )
     assert rollout.status is Status.SUCCEEDED and await marked(world, rollout) == [()]
     assert said[0].startswith("mark_agent_as_trainable('planner') was called in a process that the agent forked")

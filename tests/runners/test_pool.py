@@ -8,7 +8,7 @@ import pytest
 
 from agentlightning import LLM, NamedResources, PromptTemplate
 from agentlightning.errors import ConfigError, StoreError
-from agentlightning.runners import check_agent
+from agentlightning.runners.check import check_agent
 from agentlightning.types import Mode, Reason, Status
 from tests.runners import agents
 
@@ -22,7 +22,9 @@ def path(agent) -> str:
 # --------------------------------------------------------------------------- success
 
 
-@pytest.mark.parametrize("agent", [agents.plain, agents.coroutine, agents.decorated], ids=["plain", "async", "decorated"])
+@pytest.mark.parametrize(
+    "agent", [agents.plain, agents.coroutine, agents.decorated], ids=["plain", "async", "decorated"]
+)
 async def test_a_plain_and_an_async_agent_are_run_and_scored(world, isolation, agent):
     rollout, report = await world.one(agent, isolation=isolation)
     assert (rollout.status, rollout.reward, rollout.failure) == (Status.SUCCEEDED, 1.0, None)
@@ -58,7 +60,9 @@ async def test_an_agent_is_handed_what_it_asks_for_by_name(world, isolation):
         seen.update(output, task=task, attempt_of_grader=attempt.id)
         return 1
 
-    rollout, _ = await world.one(agents.shows_handed, isolation=isolation, resources=resources, version=version, grader=grade)
+    rollout, _ = await world.one(
+        agents.shows_handed, isolation=isolation, resources=resources, version=version, grader=grade
+    )
     assert rollout.reward == 1.0
     assert seen["rollout"] == rollout.id and seen["attempt"] == seen["attempt_of_grader"] == rollout.attempt_id
     assert seen["mode"] == "train" and seen["text"] == "new why" and seen["value"] == 3
@@ -79,7 +83,11 @@ async def test_the_last_emitted_reward_counts_where_nothing_else_scores(world, i
     rollout, _ = await world.one(agents.emits, isolation=isolation)
     assert rollout.reward == 0.5
     recorded = await world.store.rewards(rollout.id)
-    assert [(r.value, r.name, r.source) for r in recorded] == [(0.25, "reward", "emit"), (0.125, "style", "emit"), (0.5, "reward", "emit")]
+    assert [(r.value, r.name, r.source) for r in recorded] == [
+        (0.25, "reward", "emit"),
+        (0.125, "style", "emit"),
+        (0.5, "reward", "emit"),
+    ]
 
 
 async def test_a_returned_number_is_final(world, isolation):
@@ -154,7 +162,9 @@ async def test_no_reward_of_any_kind_is_empty(world, isolation):
 
 async def test_an_output_that_is_no_json_is_recorded_as_its_text(world, isolation):
     seen = []
-    rollout, _ = await world.one(agents.returns_unprintable, isolation=isolation, grader=lambda task, output: seen.append(output) or 1)
+    rollout, _ = await world.one(
+        agents.returns_unprintable, isolation=isolation, grader=lambda task, output: seen.append(output) or 1
+    )
     assert seen[0]["type"] == "Unprintable" and "cannot be shown" in seen[0]["note"]
     assert (await world.store.get_attempt(rollout.attempt_id)).output == seen[0]
 
@@ -207,7 +217,9 @@ async def test_what_an_agent_raises_fails_its_attempt_alone(world, isolation, ag
     assert rollout.status is Status.FAILED and rollout.reward is None
     assert rollout.failure.reason is Reason.AGENT_ERROR and says in rollout.failure.message
     lines = rollout.failure.traceback.splitlines()
-    assert lines[0] == "Traceback (most recent call last):" and f"in {agent.__name__}" in lines[1], "it begins in the user's code"
+    assert lines[0] == "Traceback (most recent call last):" and f"in {agent.__name__}" in lines[1], (
+        "it begins in the user's code"
+    )
 
 
 async def test_an_agent_that_hangs_is_ended_at_its_deadline_and_its_key_is_revoked(world, isolation):
@@ -313,7 +325,9 @@ async def test_a_retried_attempt_is_a_new_attempt_with_a_new_key(world, isolatio
 
 
 async def test_only_the_last_attempt_of_a_rollout_gets_a_failure_reward(world):
-    (rollout,) = await world.run(agents.raises, isolation="thread", max_attempts=2, failure_reward={"agent_error": -1.0})
+    (rollout,) = await world.run(
+        agents.raises, isolation="thread", max_attempts=2, failure_reward={"agent_error": -1.0}
+    )
     assert len(await world.store.attempts(rollout.id)) == 2
     assert rollout.reward == -1.0 and len(await world.store.rewards(rollout.id)) == 1
 

@@ -1,4 +1,5 @@
-"""What only processes can do: an environment per attempt, killing with all children, surviving any end of an agent's process."""
+"""What only processes can do: an environment per attempt, killing with all children, surviving any end of an agent's
+process."""
 
 import os
 import signal
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.agent import as_agent
+from agentlightning.agent.calling import as_agent
 from agentlightning.errors import AgentLightningError, ConfigError
-from agentlightning.runners import check, check_agent, process
+from agentlightning.runners import check, process
+from agentlightning.runners.check import check_agent
 from agentlightning.runners.spawn import Spawn
 from agentlightning.types import Reason, RunRecord, RunStatus, Status
 from tests.runners import agents
@@ -51,14 +53,21 @@ async def test_each_attempt_has_its_endpoint_in_its_environment_under_every_name
     monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere.example/v1")
     seen = []
     tasks = [{"q": 1}, {"q": 2}]
-    await world.run(path(agents.shows_environment), tasks, extra_env={"TOKEN": "t"}, grader=lambda task, output: seen.append(output) or 1.0)
+    await world.run(
+        path(agents.shows_environment),
+        tasks,
+        extra_env={"TOKEN": "t"},
+        grader=lambda task, output: seen.append(output) or 1.0,
+    )
     first, second = sorted(seen, key=lambda env: env["AGENTLIGHTNING_ATTEMPT"])
     for env in (first, second):
         root = env["AGENTLIGHTNING_ENDPOINT"]
         assert root.startswith(world.gateway.url)
         assert env["OPENAI_BASE_URL"] == env["OPENAI_API_BASE"] == f"{root}/v1"
         assert env["ANTHROPIC_BASE_URL"] == env["GOOGLE_GEMINI_BASE_URL"] == root
-        assert env["OPENAI_API_KEY"] == env["ANTHROPIC_API_KEY"] == env["GEMINI_API_KEY"] and root.endswith(env["OPENAI_API_KEY"])
+        assert env["OPENAI_API_KEY"] == env["ANTHROPIC_API_KEY"] == env["GEMINI_API_KEY"] and root.endswith(
+            env["OPENAI_API_KEY"]
+        )
         assert env["TOKEN"] == "t" and env["HTTP_PROXY"] == "http://proxy.example:1"
         assert (
             "127.0.0.1" in env["NO_PROXY"]
@@ -97,7 +106,9 @@ async def test_an_official_client_that_is_made_at_import_reaches_the_endpoint(wo
 async def test_a_library_is_imported_once_and_the_users_module_in_every_attempt(world, tmp_path):
     (tmp_path / "helper_of_mine.py").write_text("import os\nPID = os.getpid()\n")
     file = tmp_path / "counts.py"
-    file.write_text("import helper_of_mine, hypothesis, os\ndef agent(task):\n    return float(helper_of_mine.PID == os.getpid())\n")
+    file.write_text(
+        "import helper_of_mine, hypothesis, os\ndef agent(task):\n    return float(helper_of_mine.PID == os.getpid())\n"
+    )
     probe = await check_agent(as_agent(f"{file}:agent"))
     assert "hypothesis" in probe.modules and "helper_of_mine" not in probe.modules
     (rollout,) = await world.run(f"{file}:agent", mode="val")
@@ -105,14 +116,19 @@ async def test_a_library_is_imported_once_and_the_users_module_in_every_attempt(
 
 
 @linux
-async def test_a_library_that_reads_the_endpoint_when_imported_is_not_loaded_ahead(world, tmp_path, monkeypatch, caplog):
+async def test_a_library_that_reads_the_endpoint_when_imported_is_not_loaded_ahead(
+    world, tmp_path, monkeypatch, caplog
+):
     library = tmp_path / "site-packages"
     library.mkdir()
     (library / "reads_early.py").write_text("import os\nBASE = os.environ.get('OPENAI_BASE_URL')\n")
     (library / "uses_it.py").write_text("import reads_early\n")
     monkeypatch.syspath_prepend(str(library))
     file = tmp_path / "early.py"
-    file.write_text("import os, uses_it, reads_early\ndef agent(task):\n    return reads_early.BASE == os.environ['OPENAI_BASE_URL']\n")
+    file.write_text(
+        "import os, uses_it, reads_early\ndef agent(task):\n    return reads_early.BASE == "
+        "os.environ['OPENAI_BASE_URL']\n"
+    )
     probe = await check_agent(as_agent(f"{file}:agent"))
     assert {"reads_early", "uses_it"} == set(probe.tainted)
     (rollout,) = await world.run(f"{file}:agent", mode="val")
@@ -124,7 +140,8 @@ async def test_what_cannot_be_forked_is_imported_anew_with_one_warning(world, tm
     library = tmp_path / "site-packages"
     library.mkdir()
     (library / "threaded.py").write_text(
-        "import threading, time\nworker = threading.Thread(target=time.sleep, args=(3600,), name='pump', daemon=True)\nworker.start()\n"
+        "import threading, time\nworker = threading.Thread(target=time.sleep, args=(3600,), name='pump', "
+        "daemon=True)\nworker.start()\n"
     )
     monkeypatch.syspath_prepend(str(library))
     file = tmp_path / "uses_threads.py"
@@ -136,7 +153,10 @@ async def test_what_cannot_be_forked_is_imported_anew_with_one_warning(world, tm
 
 async def test_what_an_agent_draws_follows_from_its_rollouts_seed(world, tmp_path):
     file = tmp_path / "draws.py"
-    file.write_text("import random, numpy\nX = random.random()\ndef agent(task): return [X, random.random(), numpy.random.random()]\n")
+    file.write_text(
+        "import random, numpy\nX = random.random()\ndef agent(task): return [X, random.random(), "
+        "numpy.random.random()]\n"
+    )
     drawn = []
 
     def grade(task, output, attempt):
@@ -178,7 +198,9 @@ async def test_an_agent_that_ignores_sigterm_is_killed(world, launcher):
 @pytest.mark.parametrize("how", ["deadline", "return"])
 async def test_an_agent_is_ended_with_all_it_started_also_outside_its_group(world, tmp_path, how):
     pids = tmp_path / "pids"
-    (rollout,) = await world.run(path(agents.hangs_with_children), [{"pids": str(pids), "return": how == "return"}], deadline=3.0)
+    (rollout,) = await world.run(
+        path(agents.hangs_with_children), [{"pids": str(pids), "return": how == "return"}], deadline=3.0
+    )
     assert rollout.status is (Status.SUCCEEDED if how == "return" else Status.FAILED)
     started = list(map(int, pids.read_text().split()))
     await world.until(lambda: not any(map(alive, started)))
@@ -218,9 +240,9 @@ def test_no_process_outlives_a_runner_that_is_killed(tmp_path, kind):
     pids = tmp_path / "pids"
     script = f"""
         import asyncio, sys
-        from agentlightning.agent import as_agent
+        from agentlightning.agent.calling import as_agent
         from agentlightning.runners import check
-        from agentlightning.runners.job import Job
+        from agentlightning.runners.job import Assignment
         from agentlightning.runners.process import ProcessIsolation
         from agentlightning.runners.report import OutputLog
         from agentlightning.types import Mode
@@ -230,7 +252,7 @@ def test_no_process_outlives_a_runner_that_is_killed(tmp_path, kind):
             spec = as_agent("{FILE}:hangs_with_children")
             isolation = ProcessIsolation(spec.source, spec.name, {{}}, check.new_launcher())
             await isolation.start()
-            job = Job({{"pids": "{pids}"}}, Mode.DEV, "r", "r.1", 1, 0, "", 0, 0, "http://127.0.0.1:9/v1", "http://127.0.0.1:9", "k", "m")
+            job = Assignment({{"pids": "{pids}"}}, Mode.DEV, "r", "r.1", 1, 0, "", 0, 0, "http://127.0.0.1:9/v1", "http://127.0.0.1:9", "k", "m")
             await isolation.run(job, OutputLog(), lambda name: None, deadline=60, stop=asyncio.Event())
         asyncio.run(main())
     """
@@ -287,8 +309,8 @@ def test_a_script_runs_its_own_agent_in_processes_and_without_a_guard_is_told_so
     script = tmp_path / "train.py"
     text = """
         import asyncio
-        from agentlightning.agent import as_agent
-        from agentlightning.runners import check_agent
+        from agentlightning.agent.calling import as_agent
+        from agentlightning.runners.check import check_agent
         def agent(task, llm):
             return 1.0
         GUARD
@@ -300,18 +322,24 @@ def test_a_script_runs_its_own_agent_in_processes_and_without_a_guard_is_told_so
     assert done.stdout == "checked ['llm']\n"
     script.write_text(textwrap.dedent(text).replace("GUARD", "if True:"))
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=ENV)
-    assert done.returncode == 1 and "put that under `if __name__ == '__main__':`" in done.stderr.splitlines()[-1] + done.stderr
+    assert (
+        done.returncode == 1
+        and "put that under `if __name__ == '__main__':`" in done.stderr.splitlines()[-1] + done.stderr
+    )
 
 
 async def test_a_big_task_and_a_big_output_pass_through(world, launcher):
     seen = []
     big = "x" * 3_000_000
-    (rollout,) = await world.run(path(agents.answers), [{"answer": big}], grader=lambda task, output: seen.append(output) or 1.0)
+    (rollout,) = await world.run(
+        path(agents.answers), [{"answer": big}], grader=lambda task, output: seen.append(output) or 1.0
+    )
     assert rollout.reward == 1.0 and seen == [big]
 
 
 def open_descriptors():
-    """How many descriptors this process has, those of the record's connections left out: one for each thread that reads, which come with the load."""
+    """How many descriptors this process has, those of the record's connections left out: one for each thread that
+    reads, which come with the load."""
     found = 0
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the one of this listing

@@ -12,10 +12,10 @@ from urllib.request import proxy_bypass_environment
 
 import pytest
 
-from agentlightning.config import GatewayConfig
-from agentlightning.gateway import Gateway, Policy
+from agentlightning.gateway import Gateway, Served
 from agentlightning.runners import proxies
 from agentlightning.runners.proxies import Bypass, proxies_in, without_proxy
+from agentlightning.settings.fields import GatewayConfig
 from tests.runners import clients
 from tests.runners.conftest import PlainTemplate
 
@@ -63,7 +63,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("host", HOSTS)
 async def test_every_client_reaches_the_endpoint_past_a_proxy(world, isolation, host, asked):
-    gateway = Gateway(world.store, {"main": Policy("main", world.engine, PlainTemplate())}, GatewayConfig(host=host, drain=0.5))
+    gateway = Gateway(
+        world.store, {"main": Served("main", world.engine, PlainTemplate())}, GatewayConfig(host=host, drain=0.5)
+    )
     try:
         await gateway.start()
     except Exception as error:

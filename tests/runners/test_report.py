@@ -11,8 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from agentlightning.gateway.usage import AttemptUsage, EngineUse, ExternalUsage
-from agentlightning.runners.job import KEPT_BACK, Job, Returned, as_json, inherited_environment, ran_from_json, ran_to_json, returned
+from agentlightning.records.usage import AttemptUsage, EngineUse, ExternalUsage
+from agentlightning.runners.job import (
+    KEPT_BACK,
+    Assignment,
+    Returned,
+    as_json,
+    inherited_environment,
+    ran_from_json,
+    ran_to_json,
+    returned,
+)
 from agentlightning.runners.report import LOG_BYTES, TAIL_BYTES, OutputLog, needs_grader, resolve
 from agentlightning.store.rows import dump
 from agentlightning.types import Attempt, Failure, Mode, Reason, Reward, Rollout, Status
@@ -63,7 +72,13 @@ def test_a_returned_number_then_a_grader_then_the_last_emitted_reward(ran, more,
     [
         (Returned(), Usage(), {}, Reason.EMPTY, "returned no reward, emitted none, and no grader is set"),
         (Returned(), Usage(), {"emitted": [emitted(1.0, "style")]}, Reason.EMPTY, "returned no reward"),
-        (Returned(output="x", not_number="'x' is no number"), Usage(), {}, Reason.BAD_REWARD, "'x' is no number; no grader"),
+        (
+            Returned(output="x", not_number="'x' is no number"),
+            Usage(),
+            {},
+            Reason.BAD_REWARD,
+            "'x' is no number; no grader",
+        ),
         (Returned(1.0), Usage(calls=0), {}, Reason.EMPTY, "no call reached the endpoint"),
         (
             Returned(1.0),
@@ -90,15 +105,39 @@ def test_a_returned_number_then_a_grader_then_the_last_emitted_reward(ran, more,
         (ERROR, Usage(2, incomplete=1, last_error="disk"), {}, Reason.INCOMPLETE, "disk"),
         (ERROR, Usage(2, refused=1, context_length_errors=1), {}, Reason.CONTEXT_LENGTH, "and then: ValueError: x"),
         (ERROR, Usage(0), {}, Reason.AGENT_ERROR, "ValueError"),
-        (ERROR, Usage(2, external={"judge": TROUBLE}), {}, Reason.EXTERNAL, "external model 'judge' is down; and then: ValueError: x"),
+        (
+            ERROR,
+            Usage(2, external={"judge": TROUBLE}),
+            {},
+            Reason.EXTERNAL,
+            "external model 'judge' is down; and then: ValueError: x",
+        ),
         (ERROR, Usage(2, external={"judge": ExternalUsage(3, failed=1)}), {}, Reason.AGENT_ERROR, "ValueError"),
         (ERROR, Usage(2, external={"judge": ExternalUsage(3, left=1)}), {}, Reason.AGENT_ERROR, "ValueError"),
         (ERROR, Usage(2, incomplete=1, external={"judge": TROUBLE}), {}, Reason.INCOMPLETE, ""),
         (LATE, Usage(2, external={"judge": TROUBLE}), {}, Reason.EXTERNAL, "is down; and then: late"),
-        (LATE, Usage(2, external={"judge": ExternalUsage(1, left=1)}), {}, Reason.EXTERNAL, "'judge' had not answered; and then: late"),
-        (Returned(1.0), Usage(0, external={"judge": ExternalUsage(3)}), {}, Reason.EMPTY, r"all were to external models (judge)"),
+        (
+            LATE,
+            Usage(2, external={"judge": ExternalUsage(1, left=1)}),
+            {},
+            Reason.EXTERNAL,
+            "'judge' had not answered; and then: late",
+        ),
+        (
+            Returned(1.0),
+            Usage(0, external={"judge": ExternalUsage(3)}),
+            {},
+            Reason.EMPTY,
+            r"all were to external models (judge)",
+        ),
         (Failure(Reason.TIMEOUT, "late"), Usage(2, refused=1, context_length_errors=1), {}, Reason.TIMEOUT, "late"),
-        (Returned(), Usage(), {"graded": Failure(Reason.BAD_REWARD, "the grader's reward is nan")}, Reason.BAD_REWARD, "grader"),
+        (
+            Returned(),
+            Usage(),
+            {"graded": Failure(Reason.BAD_REWARD, "the grader's reward is nan")},
+            Reason.BAD_REWARD,
+            "grader",
+        ),
     ],
 )
 def test_every_failure_has_its_reason_in_words(ran, usage, more, reason, says):
@@ -218,11 +257,27 @@ def test_what_came_of_an_attempt_survives_the_way_between_processes(ran):
 def test_a_job_survives_the_way_between_processes():
     import json
 
-    from agentlightning.resources import ExternalLLM, NamedResources, PromptTemplate
+    from agentlightning.agent.resources import ExternalLLM, NamedResources, PromptTemplate
 
     resources = NamedResources(judge=ExternalLLM(model="j"), p=PromptTemplate("{q}"), n=1)
-    job = Job({"q": 1}, Mode.TRAIN, "r", "r.1", 1, 2, "g", 3, 4, "http://b/v1", "http://b", "key", "m", {"temperature": 1.0}, resources)
-    assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
+    job = Assignment(
+        {"q": 1},
+        Mode.TRAIN,
+        "r",
+        "r.1",
+        1,
+        2,
+        "g",
+        3,
+        4,
+        "http://b/v1",
+        "http://b",
+        "key",
+        "m",
+        {"temperature": 1.0},
+        resources,
+    )
+    assert Assignment.from_json(json.loads(json.dumps(job.to_json()))) == job
 
 
 def test_an_agents_process_inherits_no_key_of_an_external_model(monkeypatch):
@@ -290,13 +345,14 @@ def test_a_timeout_whose_time_went_into_the_engine_says_so_with_its_speed():
     assert after(57.6, cut=2) == f"{spent}, and 2 requests not sampled to the end); {remedy}"
     assert after(29.0, cut=1) == "late"  # most of it was the agent's own
     assert (
-        decide(LATE, Usage(external={"judge": TROUBLE}, engine=EngineUse(1, seconds=50.0, lasted=60.0))).failure.reason is Reason.EXTERNAL
+        decide(LATE, Usage(external={"judge": TROUBLE}, engine=EngineUse(1, seconds=50.0, lasted=60.0))).failure.reason
+        is Reason.EXTERNAL
     )
 
 
 def test_time_in_the_engine_is_counted_once_where_calls_are_parallel(monkeypatch: pytest.MonkeyPatch):
     now = 100.0
-    monkeypatch.setattr("agentlightning.gateway.usage.time.monotonic", lambda: now)
+    monkeypatch.setattr("agentlightning.records.usage.time.monotonic", lambda: now)
     use = EngineUse()
     first, second = use.waited_for(), use.waited_for()
     first.__enter__()

@@ -39,7 +39,9 @@ async def test_an_agent_that_replaces_its_streams_has_its_result(world, isolatio
     assert all(text.startswith("before\n") for text in printed.values())
 
 
-@pytest.mark.parametrize("agent", [rude.closes_streams, rude.bad_at_exit, rude.sets_locale, rude.prints_bytes, rude.changes_folder])
+@pytest.mark.parametrize(
+    "agent", [rude.closes_streams, rude.bad_at_exit, rude.sets_locale, rude.prints_bytes, rude.changes_folder]
+)
 async def test_what_an_agent_does_to_its_process_leaves_its_result_alone(world, agent):
     (rollout,) = await world.run(path(agent), isolation="process")
     assert rollout.failure is None and rollout.reward == (0.5 if agent is rude.sets_locale else 1.0)
@@ -47,7 +49,11 @@ async def test_what_an_agent_does_to_its_process_leaves_its_result_alone(world, 
 
 async def test_an_agent_in_a_thread_may_print_anything(world):
     rollout, report = await world.one(rude.prints_bytes, isolation="thread")
-    assert rollout.reward == 1.0 and report.stdout.startswith("half of a pair: ?, NUL: \0") and "no text: \ufffd\ufffd" in report.stdout
+    assert (
+        rollout.reward == 1.0
+        and report.stdout.startswith("half of a pair: ?, NUL: \0")
+        and "no text: \ufffd\ufffd" in report.stdout
+    )
 
 
 async def test_an_exception_whose_text_cannot_be_shown_is_a_failure_like_others(world, isolation):
@@ -95,7 +101,10 @@ async def test_an_agent_that_writes_where_its_result_goes_fails_alone(world):
     failed, fine = await world.run(path(rude.scribbles), [1], isolation="process") + await world.run(
         path(rude.sets_locale), isolation="process"
     )
-    assert failed.failure.reason is Reason.LOST and "wrote to the descriptor that its result goes through" in failed.failure.message
+    assert (
+        failed.failure.reason is Reason.LOST
+        and "wrote to the descriptor that its result goes through" in failed.failure.message
+    )
     assert fine.reward == 0.5
 
 
@@ -122,7 +131,9 @@ async def test_an_attempt_whose_process_cannot_be_started_fails_and_the_run_goes
 
 async def test_a_log_that_cannot_be_written_costs_no_attempt(world, isolation):
     (world.folder / "logs").write_text("a file where the folder should be")
-    (rollout,) = await world.run(f"{agents.__file__}:emits" if isolation == "process" else agents.emits, isolation=isolation)
+    (rollout,) = await world.run(
+        f"{agents.__file__}:emits" if isolation == "process" else agents.emits, isolation=isolation
+    )
     assert rollout.reward == 0.5
     (rollout,) = await world.run(path(rude.prints_bytes), isolation="process")
     assert rollout.reward == 1.0 and "could not be written" in world.reports[-1].stdout
@@ -132,6 +143,8 @@ async def test_an_output_too_large_for_the_record_is_recorded_as_what_it_is(worl
     monkeypatch.setattr("agentlightning.runners.job.LARGEST_OUTPUT", 1000)
     seen = []
     tasks = [{"answer": "x" * 999}]
-    (rollout,) = await world.run(agents.answers, tasks, isolation="thread", grader=lambda task, output: seen.append(output) or 1.0)
+    (rollout,) = await world.run(
+        agents.answers, tasks, isolation="thread", grader=lambda task, output: seen.append(output) or 1.0
+    )
     assert rollout.reward == 1.0
     assert seen[0]["note"] == "too large to be recorded: 1001 characters of JSON" and seen[0]["repr"].startswith("'xxx")

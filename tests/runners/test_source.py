@@ -38,7 +38,8 @@ def said(module: ModuleType) -> list[str]:
     ("text", "dotenv", "says"),
     [
         ("OpenAI(base_url='https://a.example/v1')", "", ["agent.py:1 base_url='https://a.example/v1'"]),
-        ("URL = 'https://a.example'\nOpenAI(base_url=URL)", "", ["agent.py:2 base_url=URL, which is 'https://a.example' (agent.py:1)"]),
+        ("URL = 'https://a.example'\nOpenAI(base_url=URL)", "", ["agent.py:2 base_url=URL, which is "
+                                                                 "'https://a.example' (agent.py:1)"]),
         (
             "OpenAI(base_url=os.environ['JUDGE_URL'])", "OTHER=1\nJUDGE_URL='https://a.example' # ours\n",
             ["agent.py:1 base_url=os.environ['JUDGE_URL'], which is 'https://set.example' <- .env:2 (JUDGE_URL)"],
@@ -49,16 +50,20 @@ def said(module: ModuleType) -> list[str]:
         ),
         (
             "OpenAI(base_url=os.getenv('NOT_SET', 'https://d.example'))", "",
-            ["agent.py:1 base_url=os.getenv('NOT_SET', 'https://d.example'), which is 'https://d.example' <- its default"],
+            ["agent.py:1 base_url=os.getenv('NOT_SET', 'https://d.example'), which is 'https://d.example' <- its "
+             "default"],
         ),
         ("OpenAI(base_url=os.environ['OPENAI_BASE_URL'])", "", []),
-        ("load_dotenv(override=True)", "OPENAI_BASE_URL=https://a.example/v1\n", ["agent.py:1 load_dotenv(override=True) <- .env:1 (OPENAI_BASE_URL)"]),
+        ("load_dotenv(override=True)", "OPENAI_BASE_URL=https://a.example/v1\n",
+        ["agent.py:1 load_dotenv(override=True) <- .env:1 (OPENAI_BASE_URL)"]),
         ("load_dotenv(override=True)", "LOG_LEVEL=1\n", []),
         ("load_dotenv()", "OPENAI_BASE_URL=https://a.example/v1\n", []),
         ("client = OpenAI(base_url='http://127.0.0.1:9')\nclient.with_options(base_url=llm.endpoint)", "", []),
     ],
 )  # fmt: skip
-def test_a_fixed_address_is_found_with_where_it_came_from(module, monkeypatch, text: str, dotenv: str, says: list[str]) -> None:
+def test_a_fixed_address_is_found_with_where_it_came_from(
+    module, monkeypatch, text: str, dotenv: str, says: list[str]
+) -> None:
     monkeypatch.setenv("JUDGE_URL", "https://set.example")
     assert said(module(text, dotenv)) == says
 
@@ -81,4 +86,7 @@ def test_a_cache_is_found_with_its_line(module, text: str, says: str) -> None:
 
 
 def test_what_is_no_cache_is_none(module) -> None:
-    assert caches([module("lm = dspy.LM('x', cache=False)\nstore = CacheStore()\n@property\ndef cache_size(self): ...")]) == []
+    assert (
+        caches([module("lm = dspy.LM('x', cache=False)\nstore = CacheStore()\n@property\ndef cache_size(self): ...")])
+        == []
+    )

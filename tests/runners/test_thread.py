@@ -1,4 +1,5 @@
-"""What threads promise: nothing of an agent's is mixed with another's or the program's, and what cannot be ended is abandoned and counted."""
+"""What threads promise: nothing of an agent's is mixed with another's or the program's, and what cannot be ended is
+abandoned and counted."""
 
 import io
 import sys

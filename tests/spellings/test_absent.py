@@ -1,4 +1,5 @@
-"""What is not here is refused by name, with what to do today; and a name that gets a part behind it leaves the table."""
+"""What is not here is refused by name, with what to do today; and a name that gets a part behind it leaves the
+table."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ import typer.main
 import agentlightning
 from agentlightning.algorithms import ALGORITHMS, GRPO
 from agentlightning.cli.app import app
-from agentlightning.config import RunConfig, resolve
 from agentlightning.errors import ConfigError
+from agentlightning import Trainer
+from agentlightning.settings.fields import RunConfig
+from agentlightning.settings.sources import resolve
 from agentlightning.spellings.absent import ABSENT, find, plain, why
 from agentlightning.spellings.page import page
-from agentlightning.trainer import Trainer
 from tests.imports import ROOT
 
 NAMES = [name for entry in ABSENT for name in entry.names.split()]
@@ -41,7 +43,11 @@ def what_is_here() -> Iterator[str]:
         yield name
         yield from settings(algorithm)
     for function in (Trainer, Trainer.fit, Trainer.dev, Trainer.evaluate):
-        yield from (name for name, p in inspect.signature(function).parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD)
+        yield from (
+            name
+            for name, p in inspect.signature(function).parameters.items()
+            if p.kind is not inspect.Parameter.VAR_KEYWORD
+        )
     commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
     for name, command in commands.items():
         yield name
@@ -59,7 +65,8 @@ def test_each_name_is_in_the_table_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["lora_rank", "--lora-rank", "LoRA-Rank", "learner.lora_rank", "lora.rank", "lora_rank=8", "actor.model.lora_rank"]
+    "name",
+    ["lora_rank", "--lora-rank", "LoRA-Rank", "learner.lora_rank", "lora.rank", "lora_rank=8", "actor.model.lora_rank"],
 )
 def test_a_name_is_found_however_it_is_written(name: str) -> None:
     entry = find(name)
@@ -71,7 +78,16 @@ def test_a_name_nobody_looks_for_is_not_found() -> None:
 
 
 def test_an_argument_that_asks_for_nothing_is_no_wish_for_what_is_absent() -> None:
-    Trainer(model="m", tracer=None, hooks=[], strategy="sm", use_vllm=False, beta=0.0, store={"url": "sqlite:///x.db"}, dev=False)
+    Trainer(
+        model="m",
+        tracer=None,
+        hooks=[],
+        strategy="sm",
+        use_vllm=False,
+        beta=0.0,
+        store={"url": "sqlite:///x.db"},
+        dev=False,
+    )
     with pytest.raises(ConfigError, match=r"batch_size"):
         Trainer(model="m", batch_size=0)
 
@@ -87,7 +103,10 @@ def test_every_name_is_refused_as_an_argument_and_as_a_setting(name: str, tmp_pa
         (f"learner.{name} (argument): ", lambda: Trainer(model="m", learner={name: 8})),
         (f"learner.{name} (file run.toml line 2): ", lambda: resolve(file)),
         (f"learner.{name} (flag --set): ", lambda: resolve(flags={f"learner.{name}": "8"})),
-        (f"learner.{name.lower()} (environment AGL_LEARNER__{name.upper()}): ", lambda: resolve(env={f"AGL_LEARNER__{name.upper()}": "8"})),
+        (
+            f"learner.{name.lower()} (environment AGL_LEARNER__{name.upper()}): ",
+            lambda: resolve(env={f"AGL_LEARNER__{name.upper()}": "8"}),
+        ),
     ):
         with pytest.raises(ConfigError) as refused:
             ask()
@@ -120,7 +139,9 @@ def test_every_class_and_function_is_refused_as_an_import(name: str) -> None:
 
 
 def test_the_page_is_what_the_tables_say() -> None:
-    assert (ROOT / "docs" / "absent.md").read_text() == page(), "python -m agentlightning.spellings.page > docs/absent.md"
+    assert (ROOT / "docs" / "absent.md").read_text() == page(), (
+        "python -m agentlightning.spellings.page > docs/absent.md"
+    )
 
 
 def test_on_windows_agents_and_rewards_are_imported_and_what_trains_is_refused_with_what_to_do() -> None:
@@ -129,7 +150,7 @@ def test_on_windows_agents_and_rewards_are_imported_and_what_trains_is_refused_w
         "import sys; sys.modules.update(fcntl=None, resource=None, pwd=None, termios=None)\n"
         "from agentlightning import LLM, LitAgent, PromptTemplate, emit_reward, rollout\n"
         "from agentlightning.errors import ConfigError\n"
-        "import agentlightning.config_sources, agentlightning.algorithms; sys.platform = 'win32'\n"
+        "import agentlightning.settings.sources, agentlightning.algorithms; sys.platform = 'win32'\n"
         "try:\n from agentlightning import Trainer\n"
         "except ConfigError as error:\n print(error)\n"
     )

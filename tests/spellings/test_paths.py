@@ -1,4 +1,5 @@
-"""Whatever programs of this package's name import answers with a sentence, and nothing that only looks for a module is disturbed by that."""
+"""Whatever programs of this package's name import answers with a sentence, and nothing that only looks for a module is
+disturbed by that."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ from agentlightning.server import AgentLightningServer
 from agentlightning.semconv import LightningSpanAttributes
 from agentlightning.env_var import LightningEnvVar
 from agentlightning.llm_proxy import LLMProxy
-from agentlightning.config import lightning_cli
+from agentlightning.settings.fields import lightning_cli
 from agentlightning.verl import entrypoint
 import agentlightning.verl
 import agentlightning.instrumentation.vllm
@@ -104,7 +105,9 @@ def test_a_path_of_the_table_has_no_module_behind_it(path: str) -> None:
 def find_real(path: str, parent: str) -> bool:
     """Whether Python itself finds the module, or its parent has a value of that name."""
     holder = importlib.import_module(f"agentlightning.{parent}" if parent else "agentlightning")
-    return PathFinder.find_spec(f"agentlightning.{path}", list(holder.__path__)) is not None or hasattr(holder, path.rpartition(".")[2])
+    return PathFinder.find_spec(f"agentlightning.{path}", list(holder.__path__)) is not None or hasattr(
+        holder, path.rpartition(".")[2]
+    )
 
 
 def test_a_name_that_works_here_is_pointed_to_where_it_is() -> None:
@@ -129,7 +132,9 @@ def test_a_misspelt_name_of_the_package_gets_the_one_that_was_meant_and_the_line
 
 
 def test_the_package_is_run_as_its_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "agentlightning", "--version"], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "agentlightning", "--version"], capture_output=True, text=True, check=False, timeout=60
+    )
     assert (done.returncode, done.stdout.strip()) == (0, agentlightning.__version__)
 
 
@@ -154,7 +159,9 @@ def test_who_only_looks_for_a_module_gets_no_error() -> None:
     assert find_spec("agentlightning.no_such") is None and find_spec("no_such_at_all") is None
     importlib.invalidate_caches()
     assert importlib.metadata.version("agentlightning")
-    assert "agentlightning.verl" not in {found.name for found in pkgutil.walk_packages(agentlightning.__path__, "agentlightning.")}
+    assert "agentlightning.verl" not in {
+        found.name for found in pkgutil.walk_packages(agentlightning.__path__, "agentlightning.")
+    }
 
 
 def test_who_loads_by_name_gets_the_sentence() -> None:
@@ -168,7 +175,11 @@ def test_who_loads_by_name_gets_the_sentence() -> None:
 
 def test_a_module_that_is_run_says_its_sentence_and_nothing_else() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "agentlightning.verl", "data.train_batch_size=32"], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "agentlightning.verl", "data.train_batch_size=32"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 1 and done.stdout == ""
     assert re.fullmatch(r".*: agentlightning \(.*\) has no verl: train with `agl train`.*\n", done.stderr), done.stderr
@@ -185,10 +196,25 @@ def test_pytest_collects_beside_the_finder(tmp_path: Path) -> None:
         "    with pytest.raises(pytest.skip.Exception):\n"
         "        pytest.importorskip('agentlightning.verl', exc_type=ImportError)\n"
     )
-    asked = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--doctest-modules", "test_one.py"]
+    asked = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        "--doctest-modules",
+        "test_one.py",
+    ]
     done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout
     done = subprocess.run(
-        [*asked[:-1], "--pyargs", "agentlightning.verl"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        [*asked[:-1], "--pyargs", "agentlightning.verl"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert done.returncode == 4 and "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr

@@ -11,7 +11,7 @@ from agentlightning.types import (
     Call,
     CallStatus,
     FinishReason,
-    Kept,
+    KeptIds,
     Message,
     Mode,
     Node,
@@ -30,7 +30,17 @@ def run(id: str = "r") -> RunRecord:
 
 
 def rollout(index: int, run_id: str = "r", mode: Mode = Mode.TRAIN, step: int = 0) -> Rollout:
-    return Rollout(f"{run_id}-{mode}{step}-g-{index}", run_id, {"question": f"{index} é"}, mode, step, "g", index, 2**63 - 1 - index, 1)
+    return Rollout(
+        f"{run_id}-{mode}{step}-g-{index}",
+        run_id,
+        {"question": f"{index} é"},
+        mode,
+        step,
+        "g",
+        index,
+        2**63 - 1 - index,
+        1,
+    )
 
 
 def call(attempt_id: str, index: int = 0, id: str | None = None) -> Call:
@@ -62,10 +72,20 @@ def call(attempt_id: str, index: int = 0, id: str | None = None) -> Call:
 
 def turn(index: int = 0) -> list[Node]:
     """A given node below the last turn's sample, and a sampled one with its kept support."""
-    kept = Kept(array("i", [4, 9, 5]), array("i", [0, 2, 3]))
+    kept = KeptIds(array("i", [4, 9, 5]), array("i", [0, 2, 3]))
     return [
         Node(2 * index, 2 * index - 1 if index else None, False, array("i", [1, 2, 2**31 - 1]), index),
-        Node(2 * index + 1, 2 * index, True, array("i", [4, 5]), index, array("f", [-1.1, -2.5]), array("f", [-0.1, 0.0]), kept, 3),
+        Node(
+            2 * index + 1,
+            2 * index,
+            True,
+            array("i", [4, 5]),
+            index,
+            array("f", [-1.1, -2.5]),
+            array("f", [-0.1, 0.0]),
+            kept,
+            3,
+        ),
     ]
 
 

@@ -1,4 +1,5 @@
-"""Many writers, many loops, several processes: every write is whole, none waits for a reader, none is lost with its waiter."""
+"""Many writers, many loops, several processes: every write is whole, none waits for a reader, none is lost with its
+waiter."""
 
 from __future__ import annotations
 
@@ -28,7 +29,15 @@ async def test_writes_that_wait_share_a_commit_and_one_bad_one_fails_alone(store
     before = commits(store)
     outcomes = await asyncio.gather(bad[0], good[0], bad[1], good[1], good[2], good[3], bad[2], return_exceptions=True)
     assert commits(store) - before <= 2, "the first may go alone; the others wait for it together"
-    assert [type(outcome) for outcome in outcomes] == [StoreError, type(None), StoreError, type(None), type(None), type(None), StoreError]
+    assert [type(outcome) for outcome in outcomes] == [
+        StoreError,
+        type(None),
+        StoreError,
+        type(None),
+        type(None),
+        type(None),
+        StoreError,
+    ]
     for attempt in attempts:
         assert await store.calls(attempt.id) == [make.call(attempt.id)]
         assert await store.nodes(attempt.id) == make.turn()
@@ -54,7 +63,9 @@ async def test_cancelling_the_waiter_does_not_withdraw_the_write(store: Store) -
     await asyncio.sleep(0)
     for write in writes:
         write.cancel()
-    assert all(isinstance(outcome, asyncio.CancelledError) for outcome in await asyncio.gather(*writes, return_exceptions=True))
+    assert all(
+        isinstance(outcome, asyncio.CancelledError) for outcome in await asyncio.gather(*writes, return_exceptions=True)
+    )
     await store.set_call_status(make.call(attempt.id, 49).id, "abandoned")
     assert [call.index for call in await store.calls(attempt.id)] == list(range(50))
     assert len(await store.nodes(attempt.id)) == 100
@@ -189,7 +200,9 @@ async def test_wait_sees_what_another_connection_changed(store: Store) -> None:
     await other.close()
 
 
-async def test_a_write_that_another_process_keeps_waiting_fails_after_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_write_that_another_process_keeps_waiting_fails_after_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite, "BUSY_S", 0.2)
     store = await make.opened(tmp_path, rollouts=2)
     attempts = await make.leased(store, 2)

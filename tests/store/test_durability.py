@@ -1,4 +1,5 @@
-"""What was acknowledged survives: kill -9 at any moment, a full disk, a disk that refuses to write. What was not is whole or absent."""
+"""What was acknowledged survives: kill -9 at any moment, a full disk, a disk that refuses to write. What was not is
+whole or absent."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ asyncio.run(main())
 
 def live(folder: Path, life: int, durability: str, seconds: float) -> list[list[str]]:
     """What a process acknowledged before it was killed, that long after its first word."""
-    child = subprocess.Popen([sys.executable, "-c", KILLED, make.url(folder), str(life), durability], stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, make.url(folder), str(life), durability], stdout=subprocess.PIPE
+    )
     assert child.stdout is not None
     first = child.stdout.readline()
     time.sleep(seconds)
@@ -104,7 +107,9 @@ async def test_a_full_disk_is_said_and_the_record_stays_usable(tmp_path: Path) -
     attempt, other = await make.leased(store, 2)
 
     async def allow(pages: int) -> None:
-        await store._writer.write(lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}").all())
+        await store._writer.write(
+            lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}").all()
+        )
 
     await allow(60)
     kept = 0
@@ -117,9 +122,13 @@ async def test_a_full_disk_is_said_and_the_record_stays_usable(tmp_path: Path) -
         store.end_run("r", RunStatus.FAILED, "the disk is full"),
         return_exceptions=True,
     )
-    assert any(isinstance(outcome, StoreError) for outcome in outcomes) and outcomes[-1] is None, "what still fits is kept"
+    assert any(isinstance(outcome, StoreError) for outcome in outcomes) and outcomes[-1] is None, (
+        "what still fits is kept"
+    )
     calls = await store.calls(attempt.id)
-    assert [call.index for call in calls] == list(range(kept)) + [kept + i for i, outcome in enumerate(outcomes[:-1]) if outcome is None]
+    assert [call.index for call in calls] == list(range(kept)) + [
+        kept + i for i, outcome in enumerate(outcomes[:-1]) if outcome is None
+    ]
     assert len(await store.nodes(attempt.id)) == 2 * kept
     await allow(10_000)
     await store.record(make.call(other.id), make.turn())

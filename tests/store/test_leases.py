@@ -34,7 +34,9 @@ async def test_rollouts_are_leased_in_the_order_they_were_enqueued(store: Store)
     await store.retry(first[1][1].id, Failure(Reason.AGENT_ERROR, "x"))
     assert [rollout.index for rollout, _ in await store.lease("r", "a", limit=9, seconds=60)] == [1, 3]
     assert await store.lease("r", "a", limit=9, seconds=60) == []
-    assert await store.lease("r", "a", limit=-1, seconds=60) == [] == await store.lease("nobody", "a", limit=9, seconds=60)
+    assert (
+        await store.lease("r", "a", limit=-1, seconds=60) == [] == await store.lease("nobody", "a", limit=9, seconds=60)
+    )
 
 
 async def test_finishing_twice_changes_nothing(store: Store) -> None:
@@ -80,7 +82,10 @@ async def test_a_lease_that_passed_is_lost(store: Store) -> None:
     assert [(a.rollout_id, a.number) for a in again] == [(dead.rollout_id, 2)]
     assert [a.number for a in await store.expire(max_attempts=2)] == [2]
     rollout = await store.get_rollout(dead.rollout_id)
-    assert rollout is not None and (rollout.status, rollout.failure and rollout.failure.reason) == (Status.FAILED, Reason.LOST)
+    assert rollout is not None and (rollout.status, rollout.failure and rollout.failure.reason) == (
+        Status.FAILED,
+        Reason.LOST,
+    )
 
 
 async def test_a_resumed_run_queues_what_was_running(store: Store) -> None:
@@ -97,17 +102,25 @@ async def test_cancelling_ends_what_is_not_final(store: Store) -> None:
     done, running = await make.leased(store, 2)
     await store.finish(done.id, DONE)
     queued = make.rollout(3).id
-    assert await store.cancel([queued, done.rollout_id, running.rollout_id, "nobody"], "quorum met") == [running.rollout_id, queued]
+    assert await store.cancel([queued, done.rollout_id, running.rollout_id, "nobody"], "quorum met") == [
+        running.rollout_id,
+        queued,
+    ]
     assert await store.cancel([queued], "again") == [] == await store.cancel([], "x")
     for id in (queued, running.rollout_id):
         rollout = await store.get_rollout(id)
-        assert rollout is not None and (rollout.status, rollout.failure) == (Status.CANCELLED, Failure(Reason.CANCELLED, "quorum met"))
+        assert rollout is not None and (rollout.status, rollout.failure) == (
+            Status.CANCELLED,
+            Failure(Reason.CANCELLED, "quorum met"),
+        )
     with pytest.raises(LeaseLost, match="ended by cancel: quorum met"):
         await store.finish(running.id, DONE)
     assert [a.rollout_id for a in await make.leased(store, 9)] == [make.rollout(2).id]
 
 
-async def test_wait_returns_all_that_are_final_and_is_woken_by_what_ends_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wait_returns_all_that_are_final_and_is_woken_by_what_ends_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite, "POLL_S", 600.0)  # as good as never: what this process changes wakes it
     attempts = await make.leased(store, 4)
     ids = [attempt.rollout_id for attempt in attempts]
@@ -197,7 +210,11 @@ class Leases(RuleBasedStateMachine):
         id, attempt, ended_by = picked
         by = "retry" if again else "finish"
         store = self.stores[i]
-        report = store.retry(attempt.id, Failure(Reason.EMPTY, "x")) if again else store.finish(attempt.id, AttemptResult(status))
+        report = (
+            store.retry(attempt.id, Failure(Reason.EMPTY, "x"))
+            if again
+            else store.finish(attempt.id, AttemptResult(status))
+        )
         if ended_by not in (None, by):
             with pytest.raises(LeaseLost):
                 self.do(report)
@@ -218,7 +235,9 @@ class Leases(RuleBasedStateMachine):
         running = {id for id, model in self.model.items() if model.status is Status.RUNNING}
         assert {attempt.rollout_id for attempt in ended} == (running if late else set())
         for attempt in ended:
-            self.model[attempt.rollout_id].end("expire", Status.QUEUED if attempt.number < max_attempts else Status.FAILED)
+            self.model[attempt.rollout_id].end(
+                "expire", Status.QUEUED if attempt.number < max_attempts else Status.FAILED
+            )
 
     @rule(i=either)
     def requeue(self, i: int) -> None:
@@ -238,7 +257,9 @@ class Leases(RuleBasedStateMachine):
         if not hasattr(self, "model"):
             return
         stored = self.do(self.stores[0].rollouts("r"))
-        assert {rollout.id: rollout.status for rollout in stored} == {id: model.status for id, model in self.model.items()}
+        assert {rollout.id: rollout.status for rollout in stored} == {
+            id: model.status for id, model in self.model.items()
+        }
         for rollout in stored:
             attempts = self.do(self.stores[1].attempts(rollout.id))
             assert [a.number for a in attempts] == list(range(1, len(self.model[rollout.id].attempts) + 1))
@@ -247,5 +268,7 @@ class Leases(RuleBasedStateMachine):
             assert rollout.status.final == (rollout.ended_at is not None)
 
 
-Leases.TestCase.settings = settings(max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
+Leases.TestCase.settings = settings(
+    max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
 TestLeasesForAllOrders = Leases.TestCase

@@ -97,9 +97,15 @@ def test_a_folder_that_cannot_be_written_is_refused() -> None:
             os.seteuid(65534)
         try:
             # Which of the two it says depends on whether the folders above may be entered.
-            refused(folder / "new.db", "(cannot be opened|Permission denied); name a file in a folder that (exists and )?can be written")
+            refused(
+                folder / "new.db",
+                "(cannot be opened|Permission denied); name a file in a folder that (exists and )?can be written",
+            )
             refused(folder / "deeper" / "new.db", "Permission denied; name a file in a folder that can be written")
-            refused(folder / "locked" / "deeper" / "new.db", "Permission denied; name a file in a folder that can be written")
+            refused(
+                folder / "locked" / "deeper" / "new.db",
+                "Permission denied; name a file in a folder that can be written",
+            )
             refused(folder / "record.db", "can(not)? be written")
         finally:
             if root:
@@ -200,7 +206,9 @@ async def test_an_older_database_is_migrated_with_all_it_holds(
         assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one() == "next"
 
 
-def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path, next_revision: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_fails_leaves_the_database_as_it_was(
+    tmp_path: Path, next_revision: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "record.db"
     with monkeypatch.context() as older:
         older.setattr(migrate, "REVISION", schema.REVISION)
@@ -217,7 +225,8 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path, ne
 
 def test_several_processes_may_make_the_same_database_at_once(tmp_path: Path) -> None:
     program = (
-        "import sys, agentlightning.store.sqlite; from agentlightning.store import open_store; print(flush=True); input()\n"
+        "import sys, agentlightning.store.sqlite; from agentlightning.store import open_store; print(flush=True); "
+        "input()\n"
         "for i in range(5): open_store(f'sqlite:///{sys.argv[1]}/{i}.db')"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

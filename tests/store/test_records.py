@@ -33,7 +33,11 @@ async def test_a_run_is_kept_and_ended_and_resumed(store: Store) -> None:
         await store.create_run(make.run())
     await store.end_run("r", RunStatus.FAILED, "no rollout succeeded")
     ended = await store.get_run("r")
-    assert ended is not None and ended.ended_at is not None and (ended.status, ended.error) == (RunStatus.FAILED, "no rollout succeeded")
+    assert (
+        ended is not None
+        and ended.ended_at is not None
+        and (ended.status, ended.error) == (RunStatus.FAILED, "no rollout succeeded")
+    )
     await store.end_run("r", RunStatus.RUNNING)
     assert await store.get_run("r") == make.run()
     assert await store.get_run("nobody") is None
@@ -119,7 +123,10 @@ async def test_a_call_is_recorded_whole_or_not_at_all(store: Store) -> None:
 
 async def test_a_sampled_node_without_logprobs_is_refused(store: Store) -> None:
     (attempt,) = await make.leased(store)
-    for node in (Node(0, None, True, array("i", [1]), 0), Node(0, None, True, array("i", [1]), 0, logprobs=array("f", [0, 0]), version=1)):
+    for node in (
+        Node(0, None, True, array("i", [1]), 0),
+        Node(0, None, True, array("i", [1]), 0, logprobs=array("f", [0, 0]), version=1),
+    ):
         with pytest.raises(StoreError, match="malformed"):
             await store.record(make.call(attempt.id), [node])
 
@@ -208,9 +215,16 @@ async def test_rollouts_are_found_by_step_mode_and_status(store: Store) -> None:
 async def test_a_result_keeps_its_failure_and_its_reward(store: Store) -> None:
     (attempt,) = await make.leased(store)
     failure = Failure(Reason.AGENT_ERROR, "raised \udcff", "Traceback \udcff")
-    rollout = await store.finish(attempt.id, AttemptResult(Status.FAILED, -1.0, failure, {"text": "x"}, (make.reward(attempt, -1.0),)))
+    rollout = await store.finish(
+        attempt.id, AttemptResult(Status.FAILED, -1.0, failure, {"text": "x"}, (make.reward(attempt, -1.0),))
+    )
     kept = Failure(Reason.AGENT_ERROR, "raised \\udcff", "Traceback \\udcff")
-    assert (rollout.status, rollout.reward, rollout.failure, rollout.attempt_id) == (Status.FAILED, -1.0, kept, attempt.id)
+    assert (rollout.status, rollout.reward, rollout.failure, rollout.attempt_id) == (
+        Status.FAILED,
+        -1.0,
+        kept,
+        attempt.id,
+    )
     assert isinstance(rollout.reward, float)
     ended = await store.get_attempt(attempt.id)
     assert ended is not None and (ended.status, ended.failure, ended.output) == (Status.FAILED, kept, {"text": "x"})

@@ -47,7 +47,9 @@ async def test_a_conversation_stores_each_token_once(tmp_path: Path) -> None:
     assert path(calls[-1].samples[0].node) == history
     assert sum(len(node.token_ids) for node in nodes) <= 1.1 * len(history)
     with sqlite3.connect(tmp_path / "record.db") as connection:
-        (blobs,) = connection.execute("SELECT sum(length(token_ids) + ifnull(length(logprobs), 0)) FROM nodes").fetchone()
+        (blobs,) = connection.execute(
+            "SELECT sum(length(token_ids) + ifnull(length(logprobs), 0)) FROM nodes"
+        ).fetchone()
     connection.close()
     assert blobs == 4 * len(history) + 4 * TURNS * SAMPLED, "an id and a logprob are four bytes each"
     assert pages[2] - pages[1] <= 1.25 * (pages[1] - pages[0]), "later turns cost what earlier ones did"

@@ -7,18 +7,23 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from agentlightning.templates.guard import ESCAPE, MARK, QUOTE
+from agentlightning.templates.escaping import ESCAPE, MARK, QUOTE
 from agentlightning.types import Message, ToolCall
 
 PRIVATE = [ESCAPE, MARK, QUOTE, f"{MARK}c0{MARK}", f"{MARK}r1{MARK}", ESCAPE + QUOTE]
 """What the rendering itself uses inside."""
 
-CONTROL = ["<|im_end|>", "<|im_start|>", "<|eot_id|>", "</s>", "[INST]", "<end_of_turn>", "<tool_call>", "</tool_call>", "</think>", "<think>", "<|", "|>"]  # fmt: skip
+CONTROL = ["<|im_end|>", "<|im_start|>", "<|eot_id|>", "</s>", "[INST]", "<end_of_turn>", "<tool_call>", "</tool_call>",
+"</think>", "<think>", "<|", "|>"]  # fmt: skip
 
 plain_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-nasty_text = st.lists(st.one_of(plain_text, st.sampled_from(PRIVATE), st.sampled_from(CONTROL)), max_size=4).map("".join)
+nasty_text = st.lists(st.one_of(plain_text, st.sampled_from(PRIVATE), st.sampled_from(CONTROL)), max_size=4).map(
+    "".join
+)
 harmless_text = st.text(st.sampled_from("abc xyz.,?é日🙂\n"), max_size=20)
-spoken = st.builds("".join, st.tuples(st.sampled_from("ABCdef"), st.text(st.sampled_from("abc xy.é日🙂"), max_size=12), st.just("z")))
+spoken = st.builds(
+    "".join, st.tuples(st.sampled_from("ABCdef"), st.text(st.sampled_from("abc xy.é日🙂"), max_size=12), st.just("z"))
+)
 """A reply that starts and ends with a letter: no template has white space to strip."""
 
 
@@ -39,7 +44,8 @@ def conversations(
     one_call: bool = False,
     bare: bool = False,
 ) -> Conversation:
-    """User-first, each reply followed by results where it called, then by a user message. The last message is never the assistant's.
+    """User-first, each reply followed by results where it called, then by a user message. The last message is never the
+    assistant's.
 
     ``bare``: no text beside calls.
     """

@@ -1,4 +1,5 @@
-"""Chat templates in the manner of the public model families, written for these tests, and small tokenizers to go with them.
+"""Chat templates in the manner of the public model families, written for these tests, and small tokenizers to go with
+them.
 
 Each `Family` says what its template is expected to be found to do, and how a model of it would write an assistant turn.
 """
@@ -71,7 +72,12 @@ _QWEN_TAIL = """
 {%- endif %}
 {%- endfor %}"""
 
-HERMES = _QWEN_HEAD + "{{- message.content }}" + _QWEN_TAIL + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+HERMES = (
+    _QWEN_HEAD
+    + "{{- message.content }}"
+    + _QWEN_TAIL
+    + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+)
 
 _THINKING = """
 {%- set thought = message.reasoning_content or '' %}
@@ -80,10 +86,17 @@ _THINKING = """
 {%- else %}{{- message.content }}
 {%- endif %}"""
 
-THINKING = _QWEN_HEAD + _THINKING + _QWEN_TAIL + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+THINKING = (
+    _QWEN_HEAD + _THINKING + _QWEN_TAIL + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
+)
 """Reasoning behind the last user turn stays, earlier reasoning goes."""
 
-THINKS_FIRST = _QWEN_HEAD + _THINKING + _QWEN_TAIL + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n<think>\n' }}{%- endif %}"
+THINKS_FIRST = (
+    _QWEN_HEAD
+    + _THINKING
+    + _QWEN_TAIL
+    + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n<think>\n' }}{%- endif %}"
+)
 
 R1 = """\
 {{- bos_token }}
@@ -148,7 +161,8 @@ MISTRAL = """\
 {%- else %}{{- raise_exception('only user, assistant and tool') }}
 {%- endif %}
 {%- endfor %}"""
-"""Alternating roles, a space before each reply that the prompt does not have, its own form of tool calls, and tools that move to the last user turn."""
+"""Alternating roles, a space before each reply that the prompt does not have, its own form of tool calls, and tools
+that move to the last user turn."""
 
 MISTRAL_V7 = MISTRAL.replace("if tools and loop.last", "if tools and loop.first")
 
@@ -171,40 +185,56 @@ NO_SYSTEM = GEMMA.replace(
 # --------------------------------------------------------------------------- tokenizers
 
 _CORPUS = [
-    "the assistant and the user use a tool for the answer\n\nsystem\n{\"name\": \"calc\", \"arguments\": {\"expression\": \"17 * 23\"}}\n",
+    "the assistant and the user use a tool for the answer\n\nsystem\n{\"name\": \"calc\", \"arguments\": "
+    "{\"expression\": \"17 * 23\"}}\n",
     "What is the weather in the north? I think that it is 391. héllo wörld 日本語 — «quoted» 🙂",
     "<tool_call> <tool_response> im_start im_end start_header_id end_of_turn think",
 ] * 3  # fmt: skip
 
 
-def byte_level(special: Sequence[str], plain: Sequence[str] = (), *, bos: str | None = None, size: int = 420) -> Tokenizer:
-    """As GPT-2, Llama 3 and Qwen: bytes, a splitting pattern, merges. ``plain`` are added tokens that are not special."""
+def byte_level(
+    special: Sequence[str], plain: Sequence[str] = (), *, bos: str | None = None, size: int = 420
+) -> Tokenizer:
+    """As GPT-2, Llama 3 and Qwen: bytes, a splitting pattern, merges. ``plain`` are added tokens that are not
+    special."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core.train_from_iterator(_CORPUS, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False))
+    core.train_from_iterator(
+        _CORPUS, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    )
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     core.add_tokens([AddedToken(token, special=False, normalized=False) for token in plain])
     if bos:
-        core.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, core.token_to_id(bos))])
+        core.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", special_tokens=[(bos, core.token_to_id(bos))]
+        )
     return core
 
 
 def metaspace(special: Sequence[str], *, bos: str, style: str) -> Tokenizer:
     """As SentencePiece's: ``▁`` for a space, single bytes where a character is unknown.
 
-    ``style``: ``first`` puts a space before the text's start alone (Mistral), ``never`` nowhere (Gemma), ``legacy`` before every piece between
-    control tokens (Llama 2).
+    ``style``: ``first`` puts a space before the text's start alone (Mistral), ``never`` nowhere (Gemma), ``legacy``
+    before every piece between control tokens (Llama 2).
     """
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
     learner.train_from_iterator(_CORPUS, trainers.BpeTrainer(vocab_size=350, show_progress=False))
     model = json.loads(learner.to_str())["model"]
     names = ["<unk>", *special, *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
-    vocab = {token: i for i, token in enumerate(dict.fromkeys([*names, *sorted(model["vocab"], key=model["vocab"].get)]))}
+    vocab = {
+        token: i for i, token in enumerate(dict.fromkeys([*names, *sorted(model["vocab"], key=model["vocab"].get)]))
+    }
     core = Tokenizer(
-        models.BPE(vocab=vocab, merges=[tuple(pair) for pair in model["merges"]], byte_fallback=True, unk_token="<unk>", fuse_unk=True)
+        models.BPE(
+            vocab=vocab,
+            merges=[tuple(pair) for pair in model["merges"]],
+            byte_fallback=True,
+            unk_token="<unk>",
+            fuse_unk=True,
+        )
     )
     restore: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     if style == "never":
@@ -217,11 +247,15 @@ def metaspace(special: Sequence[str], *, bos: str, style: str) -> Tokenizer:
         restore.append(decoders.Strip(" ", 1, 0))
     core.decoder = decoders.Sequence(restore)
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ["<unk>", *special]])
-    core.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, core.token_to_id(bos))])
+    core.post_processor = processors.TemplateProcessing(
+        single=f"{bos} $A", special_tokens=[(bos, core.token_to_id(bos))]
+    )
     return core
 
 
-def wrap(core: Tokenizer, template: str | None, *, eos: str, bos: str | None = None, unk: str | None = None) -> PreTrainedTokenizerFast:
+def wrap(
+    core: Tokenizer, template: str | None, *, eos: str, bos: str | None = None, unk: str | None = None
+) -> PreTrainedTokenizerFast:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core, eos_token=eos, bos_token=bos, unk_token=unk, clean_up_tokenization_spaces=False
     )
@@ -231,8 +265,26 @@ def wrap(core: Tokenizer, template: str | None, *, eos: str, bos: str | None = N
 
 CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>", "<|fim_middle|>")
-HEADERS = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|python_tag|>")
-INST = ("<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
+HEADERS = (
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|python_tag|>",
+)
+INST = (
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "[TOOL_CALLS]",
+    "[AVAILABLE_TOOLS]",
+    "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]",
+)
 TURNS = ("<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>")
 SEPARATED = ("[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[ARGS]", "[CALL_ID]", "[TOOL_CONTENT]")
 DEEPSEEK = (
@@ -243,10 +295,38 @@ DEEPSEEK = (
     "<｜tool▁sep｜>",
     *(f"<｜tool▁{what}▁{end}｜>" for what in ("calls", "call", "outputs", "output") for end in ("begin", "end")),
 )
-CHANNELS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|call|>", "<|return|>", "<|endoftext|>")
-PHI = ("<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|tool|>", "<|/tool|>", "<|tool_call|>", "<|/tool_call|>")
+CHANNELS = (
+    "<|start|>",
+    "<|end|>",
+    "<|message|>",
+    "<|channel|>",
+    "<|constrain|>",
+    "<|call|>",
+    "<|return|>",
+    "<|endoftext|>",
+)
+PHI = (
+    "<|endoftext|>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|end|>",
+    "<|tool|>",
+    "<|/tool|>",
+    "<|tool_call|>",
+    "<|/tool_call|>",
+)
 OBSERVED = ("<|endoftext|>", "[GMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
-OBSERVED_TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
+OBSERVED_TAGS = (
+    "<tool_call>",
+    "</tool_call>",
+    "<think>",
+    "</think>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+)
 DECLARED = (
     "<pad>",
     "<eos>",
@@ -256,7 +336,8 @@ DECLARED = (
     "<escape>",
     *(f"<{end}_function_{what}>" for what in ("declaration", "call", "response") for end in ("start", "end")),
 )
-PIPED = ("<pad>", "<eos>", "<bos>", "<|turn>", "<turn|>", "<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>', "<|channel>", "<channel|>")  # fmt: skip
+PIPED = ("<pad>", "<eos>", "<bos>", "<|turn>", "<turn|>", "<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>",
+"<|tool_response>", "<tool_response|>", '<|"|>', "<|channel>", "<channel|>")  # fmt: skip
 R1_TOKENS = ("<|begin|>", "<|end|>", "<|User|>", "<|Assistant|>")
 
 
@@ -283,15 +364,18 @@ def _llama(message: Message) -> str:
 def _as(tool_format: str) -> Callable[[Message], str]:
     """Written as the format says."""
     form = FORMATS[tool_format]
-    return lambda message: form.write_reply(message.content, [(call.name, call.arguments) for call in message.tool_calls])
+    return lambda message: form.write_reply(
+        message.content, [(call.name, call.arguments) for call in message.tool_calls]
+    )
 
 
 @dataclass(frozen=True)
 class Family:
-    """``native``: the template renders tools itself. ``trims``: it strips every content. ``writes``: an assistant turn as its model samples it.
+    """``native``: the template renders tools itself. ``trims``: it strips every content. ``writes``: an assistant turn
+    as its model samples it.
 
-    ``exact``: without samples, the whole is what transformers renders. ``bare``: only if calls come without text. ``text_arguments``: and if they are
-    given as text.
+    ``exact``: without samples, the whole is what transformers renders. ``bare``: only if calls come without text.
+    ``text_arguments``: and if they are given as text.
     """
 
     name: str
@@ -321,7 +405,8 @@ FAMILIES = {
         Family("thinking", lambda: _chatml(THINKING, TAGS), "<|im_end|>", "hermes", True),
         Family(
             "llama3",
-            lambda: wrap(byte_level(HEADERS, bos="<|begin_of_text|>"), LLAMA3, eos="<|eot_id|>", bos="<|begin_of_text|>"),
+            lambda: wrap(byte_level(HEADERS, bos="<|begin_of_text|>"), LLAMA3, eos="<|eot_id|>",
+            bos="<|begin_of_text|>"),
             "<|eot_id|>", "llama3_json", True, trims=True, writes=_llama,
         ),
         Family(
@@ -344,24 +429,29 @@ FAMILIES = {
             lambda: wrap(byte_level(TURNS, bos="<bos>"), NO_SYSTEM, eos="<eos>", bos="<bos>"),
             "<end_of_turn>", "text", False, trims=True, alternates=True,
         ),
-        Family("qwen3_coder", lambda: _chatml(QWEN_CODER, TAGS), "<|im_end|>", "qwen3_coder", True, writes=_as("qwen3_coder")),
+        Family("qwen3_coder", lambda: _chatml(QWEN_CODER, TAGS), "<|im_end|>", "qwen3_coder", True,
+        writes=_as("qwen3_coder")),
         Family(
             "mistral_v13",
             lambda: wrap(byte_level((*INST, *SEPARATED), bos="<s>"), MISTRAL_V13, eos="</s>", bos="<s>"),
             "</s>", "mistral_v11", True, writes=_as("mistral_v11"), exact=False,
         ),
         Family(
-            "deepseek_v3", lambda: _deepseek(DEEPSEEK_V3), DEEPSEEK[1], "deepseek_v3", True, writes=_as("deepseek_v3"), text_arguments=True
+            "deepseek_v3", lambda: _deepseek(DEEPSEEK_V3), DEEPSEEK[1], "deepseek_v3", True, writes=_as("deepseek_v3"),
+            text_arguments=True
         ),
         Family(
-            "deepseek_v31", lambda: _deepseek(DEEPSEEK_V31), DEEPSEEK[1], "deepseek_v31", True, writes=_as("deepseek_v31"), text_arguments=True
+            "deepseek_v31", lambda: _deepseek(DEEPSEEK_V31), DEEPSEEK[1], "deepseek_v31", True,
+            writes=_as("deepseek_v31"), text_arguments=True
         ),
         Family(
-            "phi4", lambda: wrap(byte_level(PHI), PHI4, eos="<|endoftext|>"), "<|end|>", "phi4", True, writes=_as("phi4"), exact=False
+            "phi4", lambda: wrap(byte_level(PHI), PHI4, eos="<|endoftext|>"), "<|end|>", "phi4", True,
+            writes=_as("phi4"), exact=False
         ),
         Family(
             "function_gemma",
-            lambda: wrap(metaspace(DECLARED, bos="<bos>", style="never"), FUNCTION_GEMMA, eos="<eos>", bos="<bos>", unk="<unk>"),
+            lambda: wrap(metaspace(DECLARED, bos="<bos>", style="never"), FUNCTION_GEMMA, eos="<eos>", bos="<bos>",
+            unk="<unk>"),
             "<end_of_turn>", "function_gemma", True, writes=_as("function_gemma"), exact=False,
         ),
     )
@@ -390,7 +480,9 @@ def _mistral() -> PreTrainedTokenizerFast:
 
     assert REAL is not None
     core = MistralConverter(str(REAL / "mistral" / "tekken.json")).converted()
-    return wrap(core, MISTRAL_V7.replace("'[INST] '", "'[INST]'").replace("' ' +", "'' +"), eos="</s>", bos="<s>", unk="<unk>")
+    return wrap(
+        core, MISTRAL_V7.replace("'[INST] '", "'[INST]'").replace("' ' +", "'' +"), eos="</s>", bos="<s>", unk="<unk>"
+    )
 
 
 def _gptoss() -> PreTrainedTokenizerFast:
@@ -406,12 +498,33 @@ _REAL_FAMILIES = (
     # The package named so has Llama 3's tokens and template, which know no tools.
     Family("llama3_1", lambda: _real("llama3_1"), "<|eot_id|>", "text", False, trims=True),
     Family("gemma3", lambda: _real("gemma3"), "<end_of_turn>", "text", False, trims=True, alternates=True),
-    Family("deepseek", lambda: _real("deepseek_v3"), DEEPSEEK[1], "deepseek_v3", False, writes=_as("deepseek_v3"), exact=False),
-    Family("mistral_tekken", _mistral, "</s>", "mistral", True, trims=True, alternates=True, writes=_as("mistral"), bare=True, exact=False),
+    Family(
+        "deepseek",
+        lambda: _real("deepseek_v3"),
+        DEEPSEEK[1],
+        "deepseek_v3",
+        False,
+        writes=_as("deepseek_v3"),
+        exact=False,
+    ),
+    Family(
+        "mistral_tekken",
+        _mistral,
+        "</s>",
+        "mistral",
+        True,
+        trims=True,
+        alternates=True,
+        writes=_as("mistral"),
+        bare=True,
+        exact=False,
+    ),
 )
 if REAL is not None:
     _folders = {"deepseek": "deepseek_v3", "mistral_tekken": "mistral"}
-    FAMILIES |= {family.name: family for family in _REAL_FAMILIES if (REAL / _folders.get(family.name, family.name)).exists()}
+    FAMILIES |= {
+        family.name: family for family in _REAL_FAMILIES if (REAL / _folders.get(family.name, family.name)).exists()
+    }
 
 
 SPECIAL: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
@@ -455,7 +568,11 @@ def r1() -> ChatTemplate:
     return template
 
 
-CALC = Tool("calc", "Calculates.", {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]})
+CALC = Tool(
+    "calc",
+    "Calculates.",
+    {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
+)
 CLOCK = Tool("clock", "The time in a city ☂.", {"type": "object", "properties": {"city": {"type": "string"}}})
 
 
@@ -469,7 +586,10 @@ def as_hf(messages: Sequence[Message], *, text_arguments: bool = False) -> list[
                 {
                     "id": call.id,
                     "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments if text_arguments else json.loads(call.arguments)},
+                    "function": {
+                        "name": call.name,
+                        "arguments": call.arguments if text_arguments else json.loads(call.arguments),
+                    },
                 }
                 for call in message.tool_calls
             ]
@@ -482,11 +602,19 @@ def as_hf(messages: Sequence[Message], *, text_arguments: bool = False) -> list[
 
 
 def whole(
-    tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], tools: Sequence[Tool] = (), *, text_arguments: bool = False
+    tokenizer: PreTrainedTokenizerFast,
+    messages: Sequence[Message],
+    tools: Sequence[Tool] = (),
+    *,
+    text_arguments: bool = False,
 ) -> str:
     """The conversation as transformers renders it."""
     offered = [
-        {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": dict(t.parameters)}} for t in tools
+        {
+            "type": "function",
+            "function": {"name": t.name, "description": t.description, "parameters": dict(t.parameters)},
+        }
+        for t in tools
     ]
     said = as_hf(messages, text_arguments=text_arguments)
     return str(tokenizer.apply_chat_template(said, tools=offered or None, tokenize=False, add_generation_prompt=True))

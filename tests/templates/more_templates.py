@@ -1,4 +1,5 @@
-"""More chat templates in the manner of public model families, written for these tests: the least that has the family's documented format."""
+"""More chat templates in the manner of public model families, written for these tests: the least that has the family's
+documented format."""
 
 from __future__ import annotations
 
@@ -99,7 +100,9 @@ DEEPSEEK_V3 = (
 """The arguments have to be text. A reply behind results has no head of its own."""
 
 DEEPSEEK_ODD = DEEPSEEK_V3.replace(
-    "('<｜tool▁outputs▁end｜>' if ns.tool else '<｜Assistant｜>')", "('<｜tool▁outputs▁end｜>' if ns.tool else '') + '<｜Assistant｜>'", 1
+    "('<｜tool▁outputs▁end｜>' if ns.tool else '<｜Assistant｜>')",
+    "('<｜tool▁outputs▁end｜>' if ns.tool else '') + '<｜Assistant｜>'",
+    1,
 )
 """A call behind results has a head that the prompt does not have."""
 
@@ -156,7 +159,8 @@ HARMONY = """\
 {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}"""
-"""One call a turn; the last reply ends as the model ends it, earlier ones otherwise; a result names the call before it and cannot be without one; the reasoning of finished replies goes."""
+"""One call a turn; the last reply ends as the model ends it, earlier ones otherwise; a result names the call before it
+and cannot be without one; the reasoning of finished replies goes."""
 
 PHI4 = """\
 {%- for message in messages %}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentlightning.templates import load_template
 from agentlightning.templates.chat import ChatTemplate
-from agentlightning.templates.guard import unescape
+from agentlightning.templates.escaping import unescape
 from agentlightning.types import Message
 from tests.templates.conversations import plain_text
 from tests.templates.fixtures import FAMILIES, INST, MISTRAL, SMOL, byte_level, metaspace, template_of, wrap
@@ -27,7 +27,9 @@ def test_bos_comes_from_the_template_alone(family) -> None:
     if tokenizer.bos_token:
         assert ids.count(tokenizer.bos_token_id) == 1
         if tokenizer("").input_ids:
-            assert tokenizer(text).input_ids.count(tokenizer.bos_token_id) == 2, "the tokenizer itself would add another"
+            assert tokenizer(text).input_ids.count(tokenizer.bos_token_id) == 2, (
+                "the tokenizer itself would add another"
+            )
     assert ids == tokenizer(text, add_special_tokens=False).input_ids
 
 
@@ -36,7 +38,9 @@ def test_bos_comes_from_the_template_alone(family) -> None:
 @given(said=st.lists(plain_text, min_size=2, max_size=2))
 def test_text_behind_a_control_token_encodes_as_the_tail_of_the_whole(family, said: list[str]) -> None:
     template = template_of(family.name)
-    text = template.render([Message("user", said[0]), Message("assistant", "x"), Message("user", said[1])], (), {}).texts[0]
+    text = template.render(
+        [Message("user", said[0]), Message("assistant", "x"), Message("user", said[1])], (), {}
+    ).texts[0]
     cut = text.rindex(family.end)
     whole = list(template.encode(text, start=True))
     for at in (cut, cut + len(family.end)):
@@ -82,17 +86,25 @@ def test_a_tokenizer_that_takes_spaces_behind_a_control_token_does_so_in_every_p
     core = byte_level(("<|im_start|>",))
     core.add_special_tokens([AddedToken("<|im_end|>", special=True, normalized=False, rstrip=True)])
     template = load_template(wrap(core, SMOL, eos="<|im_end|>"))
-    text = template.render([Message("user", "a"), Message("assistant", "b"), Message("user", "c <|im_start|>")], (), {}).texts[0]
+    text = template.render(
+        [Message("user", "a"), Message("assistant", "b"), Message("user", "c <|im_start|>")], (), {}
+    ).texts[0]
     plain = template.render([Message("user", "a"), Message("assistant", "b"), Message("user", "c")], (), {}).texts[0]
     at = plain.index("b<|im_end|>") + len("b<|im_end|>")
     assert list(template.encode(plain, start=True)) == core.encode(plain).ids
-    assert list(template.encode(plain[:at], start=True)) + list(template.encode(plain[at:], start=False)) == core.encode(plain).ids
+    assert (
+        list(template.encode(plain[:at], start=True)) + list(template.encode(plain[at:], start=False))
+        == core.encode(plain).ids
+    )
     escaped = list(template.encode(text, start=True))
     assert escaped[: len(core.encode(plain[:at]).ids)] == core.encode(plain[:at]).ids
 
 
 def test_a_template_without_control_tokens_works() -> None:
-    plain = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+    plain = (
+        "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ "
+        "'assistant:' }}{% endif %}"
+    )
     core = byte_level(())
     tokenizer = wrap(core, plain, eos=None)  # pyright: ignore[reportArgumentType]
     template = load_template(tokenizer, stop_token_ids=[7])
@@ -120,7 +132,9 @@ def test_any_ids_decode_as_the_tokenizer_decodes_them_whole_or_in_pieces(name: s
     core = FAMILIES[name].make().backend_tokenizer
     ids = data.draw(st.lists(st.integers(0, core.get_vocab_size() + 3), max_size=20))
     before = [template.stop_token_ids[0]]
-    expected = core.decode(before + ids, skip_special_tokens=False)[len(core.decode(before, skip_special_tokens=False)) :]
+    expected = core.decode(before + ids, skip_special_tokens=False)[
+        len(core.decode(before, skip_special_tokens=False)) :
+    ]
     assert template.decode(ids) == expected
     decoder = template._codec.decoder()  # pyright: ignore[reportPrivateUsage]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=5)))

@@ -33,7 +33,13 @@ SAMPLES: list[tuple[str, list[tuple[str, bool]]]] = [
             ("<|start|>assistant<|channel|>final<|message|>Yes.<|return|>", False),
         ],
     ),
-    ("harmony", [("<|channel|>analysis<|message|>A", True), ("<|start|>assistant<|channel|>final<|message|>B<|return|>", False)]),
+    (
+        "harmony",
+        [
+            ("<|channel|>analysis<|message|>A", True),
+            ("<|start|>assistant<|channel|>final<|message|>B<|return|>", False),
+        ],
+    ),
     ("harmony", [("<|channel|>analysis<|message|>never ends", True)]),
     ("harmony", [("no header", False)]),
 ]
@@ -66,11 +72,16 @@ def test_thought_tokens_are_those_of_the_reasoning_and_its_tags(name: str, piece
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_thought_tokens_are_those_that_begin_before_the_end_of_reasoning_whatever_the_tokens(data: st.DataObject) -> None:
+def test_thought_tokens_are_those_that_begin_before_the_end_of_reasoning_whatever_the_tokens(
+    data: st.DataObject,
+) -> None:
     """Tokens that straddle the tags, parts of characters and stray bytes among them."""
     template = made(data.draw(st.sampled_from(["thinking", "opened"])))
     text = data.draw(
-        st.lists(st.sampled_from(["<think>", "</think>", "<", "think>", "\n", " ", "a", "é", "🙂", "hello", "<|im_end|>"]), max_size=12)
+        st.lists(
+            st.sampled_from(["<think>", "</think>", "<", "think>", "\n", " ", "a", "é", "🙂", "hello", "<|im_end|>"]),
+            max_size=12,
+        )
     )
     ids = [token for piece in text for token in template.encode(piece, start=False)]
     ids += data.draw(st.lists(st.integers(0, 300), max_size=6))

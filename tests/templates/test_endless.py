@@ -1,4 +1,5 @@
-"""Schemas of which no value could ever be finished are told before anything is sampled; those that only may go on are not."""
+"""Schemas of which no value could ever be finished are told before anything is sampled; those that only may go on are
+not."""
 
 from __future__ import annotations
 

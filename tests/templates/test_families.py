@@ -1,4 +1,5 @@
-"""The model families: what each is recognised by, its documented output in every cut, and histories that go on token for token."""
+"""The model families: what each is recognised by, its documented output in every cut, and histories that go on token
+for token."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from agentlightning.errors import ConfigError
 from agentlightning.templates import load_template
 from agentlightning.templates.base import ParsedDelta, SampledTurn
 from agentlightning.templates.chat import ChatTemplate
+from agentlightning.templates.escaping import unescape
 from agentlightning.templates.formats import FORMATS, read_whole
-from agentlightning.templates.guard import unescape
 from agentlightning.types import FinishReason, Message, Tool, ToolCall
 from tests.templates.fixtures import (
     CALC,
@@ -77,28 +78,45 @@ D_TWO = f"<｜tool▁call▁begin｜>calc<｜tool▁sep｜>{A2}<｜tool▁call�
 # family, output, (content, calls, reasoning)
 DOCUMENTED: list[tuple[str, str, tuple[str, list[tuple[str, str]], str | None]]] = [
     ("qwen3_coder", "Hi 🙂.<|im_end|>", ("Hi 🙂.", [], None)),
-    ("qwen3_coder", "I look.\n<tool_call>\n<function=calc>\n<parameter=expression>\n17 * 23 🙂\n</parameter>\n</function>\n</tool_call><|im_end|>", ("I look.", [ONE], None)),
-    ("qwen3_coder", "<tool_call>\n<function=calc>\n<parameter=expression>\né\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=edit>\n</function>\n</tool_call>", ("", [TWO, ("edit", "{}")], None)),
-    ("mistral", f'[TOOL_CALLS] [{{"name": "calc", "arguments": {A1}}}, {{"name": "calc", "arguments": {A2}}}]</s>', ("", [ONE, TWO], None)),
-    ("mistral_v7", f'Sure.[TOOL_CALLS][{{"name": "calc", "arguments": {A1}, "id": "a1B2c3D4e"}}]</s>', ("Sure.", [ONE], None)),
+    ("qwen3_coder", "I look.\n<tool_call>\n<function=calc>\n<parameter=expression>\n17 * 23 "
+                    "🙂\n</parameter>\n</function>\n</tool_call><|im_end|>", ("I look.", [ONE], None)),
+    ("qwen3_coder",
+    "<tool_call>\n<function=calc>\n<parameter=expression>\né\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=edit>\n</function>\n</tool_call>", ("", [TWO, ("edit", "{}")], None)),
+    ("mistral", f'[TOOL_CALLS] [{{"name": "calc", "arguments": {A1}}}, {{"name": "calc", '
+                f'"arguments": {A2}}}]</s>', ("", [ONE, TWO], None)),
+    ("mistral_v7", f'Sure.[TOOL_CALLS][{{"name": "calc", "arguments": {A1}, "id": '
+                   f'"a1B2c3D4e"}}]</s>', ("Sure.", [ONE], None)),
     ("mistral_v13", f"Sure.[TOOL_CALLS]calc[ARGS]{A1}[TOOL_CALLS]calc[ARGS]{A2}</s>", ("Sure.", [ONE, TWO], None)),
     ("mistral_v13", f"[TOOL_CALLS]calc[CALL_ID]a1B2c3D4e[ARGS]{A1}</s>", ("", [ONE], None)),
     ("mistral_v13", f"[TOOL_CALLS]calc{A1}</s>", ("", [ONE], None)),
-    ("deepseek_v3", f"I look.<｜tool▁calls▁begin｜>{D_ONE}\n{D_ONE}<｜tool▁calls▁end｜><｜end▁of▁sentence｜>", ("I look.", [ONE, ONE], None)),
+    ("deepseek_v3", f"I look.<｜tool▁calls▁begin｜>{D_ONE}\n{D_ONE}<｜tool▁calls▁end｜><｜end▁of▁sentence｜>", ("I look.",
+    [ONE, ONE], None)),
     ("deepseek_v3", f"<think>Hmm 🙂</think>Yes<｜tool▁calls▁begin｜>{D_ONE}<｜tool▁calls▁end｜>", ("Yes", [ONE], "Hmm 🙂")),
-    ("deepseek_v31", f"<｜tool▁calls▁begin｜>{D_TWO}{D_TWO}<｜tool▁calls▁end｜><｜end▁of▁sentence｜>", ("", [TWO, TWO], None)),
-    ("phi4", f'<|tool_call|>[{{"name": "calc", "arguments": {A1}}}, {{"name": "calc", "arguments": {A2}}}]<|/tool_call|><|end|>', ("", [ONE, TWO], None)),
-    ("function_gemma", "<start_function_call>call:calc{expression:<escape>17 * 23 🙂<escape>}<end_function_call><start_function_response>", ("", [ONE], None)),
-    ("gemma4", 'I look.<|tool_call>call:calc{expression:<|"|>17 * 23 🙂<|"|>}<tool_call|><|tool_response>', ("I look.", [ONE], None)),
+    ("deepseek_v31", f"<｜tool▁calls▁begin｜>{D_TWO}{D_TWO}<｜tool▁calls▁end｜><｜end▁of▁sentence｜>", ("", [TWO, TWO],
+    None)),
+    ("phi4", f'<|tool_call|>[{{"name": "calc", "arguments": {A1}}}, {{"name": "calc", "arguments": '
+             f'{A2}}}]<|/tool_call|><|end|>', ("", [ONE, TWO], None)),
+    ("function_gemma", "<start_function_call>call:calc{expression:<escape>17 * 23 "
+                       "🙂<escape>}<end_function_call><start_function_response>", ("", [ONE], None)),
+    ("gemma4", 'I look.<|tool_call>call:calc{expression:<|"|>17 * 23 '
+               '🙂<|"|>}<tool_call|><|tool_response>', ("I look.", [ONE], None)),
     ("gemma4", "<|channel>thought\nHmm.\n<channel|>Yes.<turn|>", ("Yes.", [], "Hmm.")),
-    ("gemma4", '<|tool_call>call:edit{line:3,all:true,more:{a:[1,<|"|>x,}<|"|>],b:null},list:[]}<tool_call|>', ("", [("edit", '{"line": 3, "all": true, "more": {"a": [1, "x,}"], "b": null}, "list": []}')], None)),
-    ("glm", "\n<think>Hmm.</think>\nI look.\n<tool_call>calc\n<arg_key>expression</arg_key>\n<arg_value>17 * 23 🙂</arg_value>\n</tool_call><|observation|>", ("I look.", [ONE], "Hmm.")),
-    ("glm", "<tool_call>calc<arg_key>expression</arg_key><arg_value>é</arg_value></tool_call><tool_call>edit</tool_call>", ("", [TWO, ("edit", "{}")], None)),
+    ("gemma4", '<|tool_call>call:edit{line:3,all:true,more:{a:[1,<|"|>x,}<|"|>],b:null},list:[]}<tool_call|>', ("",
+    [("edit", '{"line": 3, "all": true, "more": {"a": [1, "x,}"], "b": null}, "list": []}')], None)),
+    ("glm", "\n<think>Hmm.</think>\nI look.\n<tool_call>calc\n<arg_key>expression</arg_key>\n<arg_value>17 * 23 "
+            "🙂</arg_value>\n</tool_call><|observation|>", ("I look.", [ONE], "Hmm.")),
+    ("glm",
+    "<tool_call>calc<arg_key>expression</arg_key><arg_value>é</arg_value></tool_call><tool_call>edit</tool_call>", ("",
+    [TWO, ("edit", "{}")], None)),
     ("glm", "\n<think></think>\nYes.<|user|>", ("Yes.", [], None)),
-    ("harmony", "<|channel|>analysis<|message|>Hmm 🙂.<|end|><|start|>assistant<|channel|>final<|message|>Yes 🙂.<|return|>", ("Yes 🙂.", [], "Hmm 🙂.")),
-    ("harmony", f"<|channel|>analysis<|message|>Hmm.<|end|><|start|>assistant<|channel|>commentary to=functions.calc <|constrain|>json<|message|>{A1}<|call|>", ("", [ONE], "Hmm.")),
-    ("harmony", f"<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.calc<|channel|>commentary json<|message|>{A1}<|call|>", ("I look.", [ONE], None)),
-    ("harmony", "<|channel|>analysis<|message|>A<|end|><|start|>assistant<|channel|>analysis<|message|>B<|end|><|start|>assistant<|channel|>commentary<|message|>C<|end|><|start|>assistant<|channel|>final<|message|>D", ("C\n\nD", [], "A\n\nB")),
+    ("harmony", "<|channel|>analysis<|message|>Hmm 🙂.<|end|><|start|>assistant<|channel|>final<|message|>Yes "
+                "🙂.<|return|>", ("Yes 🙂.", [], "Hmm 🙂.")),
+    ("harmony", "<|channel|>analysis<|message|>Hmm.<|end|><|start|>assistant<|channel|>commentary to=functions.calc "
+                f"<|constrain|>json<|message|>{A1}<|call|>", ("", [ONE], "Hmm.")),
+    ("harmony", "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant "
+                f"to=functions.calc<|channel|>commentary json<|message|>{A1}<|call|>", ("I look.", [ONE], None)),
+    ("harmony",
+    "<|channel|>analysis<|message|>A<|end|><|start|>assistant<|channel|>analysis<|message|>B<|end|><|start|>assistant<|channel|>commentary<|message|>C<|end|><|start|>assistant<|channel|>final<|message|>D", ("C\n\nD", [], "A\n\nB")),
 ]  # fmt: skip
 
 # family, output that is malformed once, what of it is shown
@@ -108,20 +126,26 @@ MALFORMED: list[tuple[str, str, str]] = [
     ("llama3", '{"name": "calc", "parameters": [1]}', '{"name": "calc", "parameters": [1]}'),
     ("llama3", "<|python_tag|>print(1)", "<|python_tag|>print(1)"),
     ("llama3", '{"name": "calc", "param', '{"name": "calc", "param'),
-    ("qwen3_coder", "<tool_call>\n<function=calc>\n<parameter=x>\n1\n</function>\n</tool_call>", "<tool_call>\n<function=calc>\n<parameter=x>\n1\n</function>\n</tool_call>"),
-    ("qwen3_coder", '<tool_call>{"name": "calc", "arguments": {}}</tool_call>', '<tool_call>{"name": "calc", "arguments": {}}</tool_call>'),
+    ("qwen3_coder", "<tool_call>\n<function=calc>\n<parameter=x>\n1\n</function>\n</tool_call>",
+    "<tool_call>\n<function=calc>\n<parameter=x>\n1\n</function>\n</tool_call>"),
+    ("qwen3_coder", '<tool_call>{"name": "calc", '
+                    '"arguments": {}}</tool_call>', '<tool_call>{"name": "calc", "arguments": {}}</tool_call>'),
     ("mistral", '[TOOL_CALLS] [{"name": "calc"}] x', '[TOOL_CALLS] [{"name": "calc"}] x'),
     ("mistral", '[TOOL_CALLS] [{"name": "calc", "arguments": {}}', '[TOOL_CALLS] [{"name": "calc", "arguments": {}}'),
     ("mistral_v13", "[TOOL_CALLS]I call it {}", "[TOOL_CALLS]I call it {}"),
     ("deepseek_v3", "<｜tool▁calls▁begin｜>calc<｜tool▁calls▁end｜>", "<｜tool▁calls▁begin｜>calc<｜tool▁calls▁end｜>"),
     ("deepseek_v31", f"<｜tool▁calls▁begin｜>{D_TWO}", f"<｜tool▁calls▁begin｜>{D_TWO}"),
     ("phi4", "<|tool_call|>[]<|/tool_call|>", "<|tool_call|>[]<|/tool_call|>"),
-    ("function_gemma", "<start_function_call>call:calc{x}<end_function_call>", "<start_function_call>call:calc{x}<end_function_call>"),
+    ("function_gemma", "<start_function_call>call:calc{x}<end_function_call>",
+    "<start_function_call>call:calc{x}<end_function_call>"),
     ("gemma4", '<|tool_call>call:calc{x:<|"|>1}<tool_call|>', '<|tool_call>call:calc{x:<|"|>1}<tool_call|>'),
     ("glm", "<tool_call>calc<arg_key>x</arg_key></tool_call>", "<tool_call>calc<arg_key>x</arg_key></tool_call>"),
     ("harmony", "Hello there", "Hello there"),
-    ("harmony", "<|channel|>commentary to=functions.calc<|message|>{broken<|call|>", "<|channel|>commentary to=functions.calc<|message|>{broken"),
-    ("harmony", "<|channel|>commentary to=browser.search<|message|>{}<|end|>", "<|channel|>commentary to=browser.search<|message|>{}<|end|>"),
+    ("harmony", "<|channel|>commentary "
+                "to=functions.calc<|message|>{broken<|call|>", "<|channel|>commentary "
+                                                               "to=functions.calc<|message|>{broken"),
+    ("harmony", "<|channel|>commentary "
+                "to=browser.search<|message|>{}<|end|>", "<|channel|>commentary to=browser.search<|message|>{}<|end|>"),
     ("harmony", "<|channel|>fina", "<|channel|>fina"),
 ]  # fmt: skip
 
@@ -148,7 +172,9 @@ def put_together(deltas: Sequence[ParsedDelta]) -> tuple[str, list[tuple[str, st
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), DOCUMENTED)
-def test_documented_output_is_read(name: str, text: str, expected: tuple[str, list[tuple[str, str]], str | None]) -> None:
+def test_documented_output_is_read(
+    name: str, text: str, expected: tuple[str, list[tuple[str, str]], str | None]
+) -> None:
     read = made(name).read(ids_of(made(name), text), TOOLS, STOP)
     assert (said(read.message), read.malformed) == (expected, 0)
 
@@ -246,7 +272,9 @@ def test_damaged_output_never_raises_and_streams_as_it_parses(name: str, seed: i
     tools = rng.choice([TOOLS, ()])
     whole = template.read(ids, tools, STOP)
     cuts = sorted(rng.randrange(len(ids) + 1) for _ in range(rng.randrange(8)))
-    deltas, malformed = streamed(template, [ids[a:b] for a, b in zip([0, *cuts], [*cuts, len(ids)], strict=True)], tools)
+    deltas, malformed = streamed(
+        template, [ids[a:b] for a, b in zip([0, *cuts], [*cuts, len(ids)], strict=True)], tools
+    )
     assert (put_together(deltas), malformed) == (said(whole.message), whole.malformed)
     assert put_together(streamed(template, [[i] for i in ids], tools)[0]) == said(whole.message)
     for call in whole.message.tool_calls:
@@ -255,8 +283,10 @@ def test_damaged_output_never_raises_and_streams_as_it_parses(name: str, seed: i
 
 
 _values = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-(10**6), 10**6), st.floats(allow_nan=False, allow_infinity=False), st.text("ab <>{}[]\"',:é🙂\\\n=/", max_size=8)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text("abc", min_size=1, max_size=3), inner, max_size=3)),
+    st.one_of(st.none(), st.booleans(), st.integers(-(10**6), 10**6), st.floats(allow_nan=False, allow_infinity=False),
+    st.text("ab <>{}[]\"',:é🙂\\\n=/", max_size=8)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text("abc", min_size=1, max_size=3), inner,
+    max_size=3)),
     max_leaves=6,
 )  # fmt: skip
 
@@ -266,7 +296,15 @@ _values = st.recursive(
 @given(calls=st.lists(st.dictionaries(st.sampled_from(list("abcd")), _values, max_size=4), min_size=1, max_size=3))
 def test_what_a_format_writes_it_reads_back(name: str, calls: list[dict[str, object]]) -> None:
     written = [(f"tool_{k}", json.dumps(arguments, ensure_ascii=False)) for k, arguments in enumerate(calls)]
-    types = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object", type(None): "null"}
+    types = {
+        bool: "boolean",
+        int: "integer",
+        float: "number",
+        str: "string",
+        list: "array",
+        dict: "object",
+        type(None): "null",
+    }
     tools = [
         Tool(f"tool_{k}", "", {"properties": {key: {"type": types[type(value)]} for key, value in arguments.items()}})
         for k, arguments in enumerate(calls)
@@ -274,7 +312,9 @@ def test_what_a_format_writes_it_reads_back(name: str, calls: list[dict[str, obj
     form = FORMATS[name]
     content, found = read_whole(form, tools, form.write_reply("", written))
     assert content == ""
-    assert [(call.name, json.loads(call.arguments)) for call in found] == [(n, json.loads(arguments)) for n, arguments in written]
+    assert [(call.name, json.loads(call.arguments)) for call in found] == [
+        (n, json.loads(arguments)) for n, arguments in written
+    ]
 
 
 # --------------------------------------------------------------------------- bare values
@@ -283,11 +323,16 @@ def test_what_a_format_writes_it_reads_back(name: str, calls: list[dict[str, obj
 @pytest.mark.parametrize(
     ("key", "text", "value"),
     [
-        ("text", "17", "17"), ("text", "true", "true"), ("text", '{"a": 1}', '{"a": 1}'), ("text", " two \n lines ", " two \n lines "),
-        ("line", "17", 17), ("line", "17.5", "17.5"), ("line", "many", "many"), ("size", "17", 17), ("size", "1e3", 1000.0),
-        ("all", "true", True), ("all", "True", True), ("all", "yes", "yes"), ("more", '{"a": [1, 2]}', {"a": [1, 2]}), ("more", "{broken", "{broken"),
-        ("list", "[1]", [1]), ("who", "null", None), ("who", "None", None), ("who", "17", "17"), ("kind", "1", 1), ("kind", "a", "a"),
-        ("text", '"quoted"', '"quoted"'), ("unknown", "17", 17), ("unknown", "a 17", "a 17"), ("unknown", "NaN", "NaN"), ("line", "[" * 5000, "[" * 5000),
+        ("text", "17", "17"), ("text", "true", "true"), ("text", '{"a": 1}', '{"a": 1}'), ("text", " two \n lines ",
+        " two \n lines "),
+        ("line", "17", 17), ("line", "17.5", "17.5"), ("line", "many", "many"), ("size", "17", 17), ("size", "1e3",
+        1000.0),
+        ("all", "true", True), ("all", "True", True), ("all", "yes", "yes"), ("more", '{"a": [1, 2]}', {"a": [1, 2]}),
+        ("more", "{broken", "{broken"),
+        ("list", "[1]", [1]), ("who", "null", None), ("who", "None", None), ("who", "17", "17"), ("kind", "1", 1),
+        ("kind", "a", "a"),
+        ("text", '"quoted"', '"quoted"'), ("unknown", "17", 17), ("unknown", "a 17", "a 17"), ("unknown", "NaN", "NaN"),
+        ("line", "[" * 5000, "[" * 5000),
     ],
 )  # fmt: skip
 def test_bare_arguments_have_the_types_of_the_schema(key: str, text: str, value: object) -> None:
@@ -305,7 +350,9 @@ def test_json_arguments_stay_as_they_were_written() -> None:
         _, (call,) = read_whole(FORMATS[name], TOOLS, FORMATS[name].write_reply("", [("edit", raw)]))
         assert call.arguments == raw
     for name in ("qwen3_coder", "glm"):
-        _, (call,) = read_whole(FORMATS[name], TOOLS, FORMATS[name].write_reply("", [("edit", raw)]).replace('{"a": 1.5', '{"a":1.50'))
+        _, (call,) = read_whole(
+            FORMATS[name], TOOLS, FORMATS[name].write_reply("", [("edit", raw)]).replace('{"a": 1.5', '{"a":1.50')
+        )
         assert '{"a":1.50' in call.arguments
 
 
@@ -364,7 +411,11 @@ def test_a_template_without_calls_is_guessed_from_the_tokens(
     assert not found.chosen.sure
     assert sign in found.chosen.why
     assert not found.native_tools
-    messages = [Message("user", "Hi"), Message("assistant", "", (ToolCall("c", "calc", A2),)), Message("tool", "391", tool_call_id="c")]
+    messages = [
+        Message("user", "Hi"),
+        Message("assistant", "", (ToolCall("c", "calc", A2),)),
+        Message("tool", "391", tool_call_id="c"),
+    ]
     text = unescape(found.render(messages, (CALC,), {}).texts[0])
     assert FORMATS[expected].write_reply("", [("calc", A2)]) in text
     assert FORMATS[expected].example in text
@@ -375,9 +426,14 @@ def test_a_template_without_calls_is_guessed_from_the_tokens(
     "make",
     [
         lambda: wrap(
-            byte_level(DEEPSEEK, TAGS), DEEPSEEK_V3.replace("for tool in tools or []", "for tool in []"), eos=DEEPSEEK[1], bos=DEEPSEEK[0]
+            byte_level(DEEPSEEK, TAGS),
+            DEEPSEEK_V3.replace("for tool in tools or []", "for tool in []"),
+            eos=DEEPSEEK[1],
+            bos=DEEPSEEK[0],
         ),
-        lambda: wrap(byte_level(CHANNELS), HARMONY.replace("for tool in tools or []", "for tool in []"), eos="<|return|>"),
+        lambda: wrap(
+            byte_level(CHANNELS), HARMONY.replace("for tool in tools or []", "for tool in []"), eos="<|return|>"
+        ),
         lambda: FAMILIES["mistral"].make(),
     ],
     ids=["deepseek", "harmony", "mistral, whose tools move"],
@@ -387,7 +443,11 @@ def test_a_template_that_lacks_only_the_tool_list_gets_it_as_text_and_keeps_its_
 ) -> None:
     template = ChatTemplate(make())
     assert (template.chosen.sure, template.native_tools, template.native_calls) == (True, False, True)
-    messages = [Message("user", "Hi"), Message("assistant", "", (ToolCall("c", "calc", A2),)), Message("tool", "391", tool_call_id="c")]
+    messages = [
+        Message("user", "Hi"),
+        Message("assistant", "", (ToolCall("c", "calc", A2),)),
+        Message("tool", "391", tool_call_id="c"),
+    ]
     with caplog.at_level(logging.WARNING, logger="agentlightning"):
         texts = [template.render(messages[:end], (CALC,), {}).texts[0] for end in (1, 3)]
     assert [record.getMessage() for record in caplog.records] == [template.fallback]
@@ -408,7 +468,8 @@ def test_gemma_3_has_no_tools_and_gets_them_as_text() -> None:
 def test_harmony_cannot_be_written_into_another_template() -> None:
     with pytest.raises(ConfigError, match="tool_format 'harmony' needs a chat template that renders calls and results"):
         load_template(
-            wrap(byte_level(CHANNELS), SMOL.replace("im_start", "start").replace("im_end", "end"), eos="<|end|>"), tool_format="harmony"
+            wrap(byte_level(CHANNELS), SMOL.replace("im_start", "start").replace("im_end", "end"), eos="<|end|>"),
+            tool_format="harmony",
         )
 
 
@@ -424,8 +485,10 @@ def test_tools_that_a_template_takes_from_the_system_message_are_there() -> None
 
 REPLIES = {
     "harmony": [
-        '<|channel|>analysis<|message|>Hmm<|end|><|start|>assistant<|channel|>commentary to=functions.calc <|constrain|>json<|message|>{"expression":"1"}<|call|>',
-        '<|channel|>commentary<|message|>Again.<|end|><|start|>assistant<|channel|>commentary to=functions.calc<|message|>{"expression":"2"}<|call|>',
+        '<|channel|>analysis<|message|>Hmm<|end|><|start|>assistant<|channel|>commentary to=functions.calc '
+        '<|constrain|>json<|message|>{"expression":"1"}<|call|>',
+        '<|channel|>commentary<|message|>Again.<|end|><|start|>assistant<|channel|>commentary '
+        'to=functions.calc<|message|>{"expression":"2"}<|call|>',
         "<|channel|>final<|message|>It is 3.<|return|>",
     ],
     "glm": [
@@ -464,7 +527,8 @@ def deepseek_odd() -> ChatTemplate:
 @pytest.mark.parametrize("name", REPLIES)
 @pytest.mark.parametrize("cut", [False, True], ids=["", "cut"])
 def test_a_conversation_goes_on_token_for_token(name: str, cut: bool) -> None:
-    """As the gateway has it: what was parsed stands in the history, and the text before each sample is what its own call was prompted with."""
+    """As the gateway has it: what was parsed stands in the history, and the text before each sample is what its own
+    call was prompted with."""
     template = deepseek_odd() if name == "deepseek_odd" else made(name)
     messages = [Message("system", "Be brief."), Message("user", "What is 17 * 23?")]
     samples: dict[int, SampledTurn] = {}
@@ -478,10 +542,15 @@ def test_a_conversation_goes_on_token_for_token(name: str, cut: bool) -> None:
         message = template.read(ids, (CALC,), STOP).message
         turn = template.sampled_turn(ids)
         samples[len(messages)] = replace(turn, ended_with="") if cut else turn
-        messages += [message, *[Message("tool", f"391 {k}", tool_call_id=call.id) for k, call in enumerate(message.tool_calls)]]
+        messages += [
+            message,
+            *[Message("tool", f"391 {k}", tool_call_id=call.id) for k, call in enumerate(message.tool_calls)],
+        ]
     if GLUE[name] is not None and not cut:
         assert prompts[1] == GLUE[name]
-    whole = "".join(prompt + turn.text + turn.ended_with for prompt, turn in zip(prompts, samples.values(), strict=True))
+    whole = "".join(
+        prompt + turn.text + turn.ended_with for prompt, turn in zip(prompts, samples.values(), strict=True)
+    )
     assert "391 0" in whole
     end = template.stop_token_ids[0]
     assert template.encode(whole, start=True).count(end) <= whole.count(template.decode([end]))
@@ -495,7 +564,9 @@ def test_reasoning_since_the_last_user_turn_stays_and_earlier_reasoning_is_a_rew
     turn = template.sampled_turn(ids_of(template, REPLIES[name][0]))
     messages = [Message("user", "Hi"), message, Message("tool", "1", tool_call_id=message.tool_calls[0].id)]
     assert template.render(messages, (CALC,), {1: turn}).rewrote is None
-    assert "Hmm" in template.render(messages, (CALC,), {}).texts[0], "it goes back in where the turn was not sampled here"
+    assert "Hmm" in template.render(messages, (CALC,), {}).texts[0], (
+        "it goes back in where the turn was not sampled here"
+    )
     later = [*messages, Message("assistant", "It is 1."), Message("user", "Sure?")]
     rendering = template.render(later, (CALC,), {1: turn})
     assert rendering.rewrote == "the chat template drops the reasoning of message 1"
@@ -505,7 +576,11 @@ def test_reasoning_since_the_last_user_turn_stays_and_earlier_reasoning_is_a_rew
 
 @pytest.mark.parametrize("name", ["harmony", "glm", "thinking"])
 def test_one_setting_keeps_reasoning_as_it_was_sampled(name: str) -> None:
-    kept = special(name, keep_reasoning=True) if name in SPECIAL else ChatTemplate(FAMILIES[name].make(), keep_reasoning=True)
+    kept = (
+        special(name, keep_reasoning=True)
+        if name in SPECIAL
+        else ChatTemplate(FAMILIES[name].make(), keep_reasoning=True)
+    )
     text = (
         REPLIES[name][0]
         if name in REPLIES
@@ -542,7 +617,13 @@ def test_no_call_or_result_is_lost_whose_turns_have_no_end_of_their_own(name: st
     messages = [Message("system", "Be brief."), Message("user", "Hi"), Message("assistant", content, calls), *results]
     for more in ((), (Message("assistant", "So."), Message("user", "And?"))):
         text = made(name).render([*messages, *more], (CALC,), {}).texts[0]
-        expected = ["Be brief.", "Hi", *filter(None, [content]), *(f"expression-{k}" for k in range(count)), *(r.content for r in results)]
+        expected = [
+            "Be brief.",
+            "Hi",
+            *filter(None, [content]),
+            *(f"expression-{k}" for k in range(count)),
+            *(r.content for r in results),
+        ]
         places = [text.find(part) for part in [*expected, *(m.content for m in more)]]
         assert -1 not in places
         assert places == sorted(places)
@@ -551,7 +632,8 @@ def test_no_call_or_result_is_lost_whose_turns_have_no_end_of_their_own(name: st
 def test_harmonys_message_end_is_no_end_of_turn() -> None:
     template = special("harmony")
     assert [template.decode([i]) for i in template.stop_token_ids] == ["<|return|>", "<|call|>"]
-    ended_by_model = template.render([Message("user", "Hi"), Message("assistant", "Yes"), Message("user", "Ok")], (), {1: SampledTurn("<|channel|>final<|message|>Yes", "<|return|>")})  # fmt: skip
+    ended_by_model = template.render([Message("user", "Hi"), Message("assistant", "Yes"), Message("user", "Ok")], (),
+    {1: SampledTurn("<|channel|>final<|message|>Yes", "<|return|>")})  # fmt: skip
     assert ended_by_model.texts[1] == "<|start|>user<|message|>Ok<|end|><|start|>assistant"
     assert "<|end|>" in HARMONY
 

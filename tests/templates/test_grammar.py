@@ -1,4 +1,5 @@
-"""A reply's grammar, family by family: it allows what the family's format writes, and what it allows is read back by the format."""
+"""A reply's grammar, family by family: it allows what the family's format writes, and what it allows is read back by
+the format."""
 
 from __future__ import annotations
 
@@ -57,7 +58,12 @@ ADD = Tool(
 SAY = Tool(
     "say",
     "",
-    {"type": "object", "properties": {"text": {"type": "string", "maxLength": 5}}, "required": ["text"], "additionalProperties": False},
+    {
+        "type": "object",
+        "properties": {"text": {"type": "string", "maxLength": 5}},
+        "required": ["text"],
+        "additionalProperties": False,
+    },
 )
 TOOLS = (ADD, SAY)
 
@@ -77,7 +83,13 @@ class Family:
         return array("i", self.tokenizer.encode(text, add_special_tokens=False))
 
     def grammar(
-        self, tools: Sequence[Tool] = TOOLS, *, required: bool = False, parallel: bool = True, output: Json = None, **more: Any
+        self,
+        tools: Sequence[Tool] = TOOLS,
+        *,
+        required: bool = False,
+        parallel: bool = True,
+        output: Json = None,
+        **more: Any,
     ) -> str:
         return reply_grammar(cast("Template", self), tools, required=required, parallel=parallel, output=output, **more)
 
@@ -162,7 +174,9 @@ def test_every_reply_that_a_grammar_allows_is_read_as_calls_of_the_tools(family:
         counts.add(len(calls))
         for call in calls:
             value = json.loads(call.arguments)
-            assert (call.name == "add" and 0 <= value["a"] <= 99) or (call.name == "say" and len(value["text"]) <= 5), text
+            assert (call.name == "add" and 0 <= value["a"] <= 99) or (call.name == "say" and len(value["text"]) <= 5), (
+                text
+            )
     assert 1 in counts and 0 not in counts
     assert (max(counts) > 1) == (parallel and family.tool_format != "harmony")
 
@@ -266,7 +280,9 @@ def test_an_object_has_the_members_it_names_unless_the_schema_speaks_of_others(s
         grammar = family.grammar((), output=output)
         start, end = ("[", "]") if output is not schema else ("", "")
         assert family.follows(grammar, f'{start}{{"a": 1}}{end}')
-        both = [family.follows(grammar, f"{start}{{{members}}}{end}") for members in ('"a": 1, "b": 1', '"b": 1, "a": 1')]
+        both = [
+            family.follows(grammar, f"{start}{{{members}}}{end}") for members in ('"a": 1, "b": 1', '"b": 1, "a": 1')
+        ]
         assert any(both) == (not closed)
 
 
@@ -296,7 +312,9 @@ def test_schemas_mean_what_they_say(schema: Json, right: str, wrong: str) -> Non
 
 
 def test_the_text_of_a_control_token_is_refused_in_what_has_to_be_written_as_text(family: Family) -> None:
-    tag = next((token for token in TOKENS[family.tool_format] if family.encode(token, start=False).tolist()[1:] == []), None)
+    tag = next(
+        (token for token in TOKENS[family.tool_format] if family.encode(token, start=False).tolist()[1:] == []), None
+    )
     for tool in (
         Tool(f"f{tag}"),
         Tool("f", "", {"type": "object", "properties": {f"a{tag}": {}}}),
@@ -325,6 +343,8 @@ def test_arguments_are_an_object_whatever_else_a_schema_leaves_open() -> None:
     assert not family.follows(grammar, family.written(("f", "[1]")))
     grammar = family.grammar((Tool("f"),), required=True)
     assert family.follows(grammar, family.written(("f", "{}")))
-    assert not family.follows(grammar, family.written(("f", '{"any": [1]}'))), "a function without parameters takes none"
+    assert not family.follows(grammar, family.written(("f", '{"any": [1]}'))), (
+        "a function without parameters takes none"
+    )
     with pytest.raises(GrammarError, match="'f'.*'string'"):
         family.grammar((Tool("f", "", {"type": "string"}),), required=True)

@@ -1,4 +1,5 @@
-"""Arguments that are not written as one JSON object: whatever their grammar allows is read back as arguments that the tool's schema allows."""
+"""Arguments that are not written as one JSON object: whatever their grammar allows is read back as arguments that the
+tool's schema allows."""
 
 from __future__ import annotations
 
@@ -26,7 +27,16 @@ def family_of(case: tuple[str, tuple[str, ...]]) -> Family:
 
 
 def tool_of(properties: dict[str, Json], required: list[str] | None = None, **more: Json) -> Tool:
-    return Tool("f", "", {"type": "object", "properties": properties, "required": [*properties] if required is None else required, **more})
+    return Tool(
+        "f",
+        "",
+        {
+            "type": "object",
+            "properties": properties,
+            "required": [*properties] if required is None else required,
+            **more,
+        },
+    )
 
 
 def one(schema: Json, **more: Json) -> Tool:
@@ -35,9 +45,17 @@ def one(schema: Json, **more: Json) -> Tool:
 
 # --------------------------------------------------------------------------- any schema, any sample
 
-NASTY = ["null", "None", "true", "1", "-0.5", "1e5", '"a"', '"', "{", "[]", '{"a": 1}', "", " ", "\n", " null ", "a\nb", "</tool_call>", "<arg_value>", "é🙂", "\\", "x,y:z", "call:f{}"]  # fmt: skip
+NASTY = ["null", "None", "true", "1", "-0.5", "1e5", '"a"', '"', "{", "[]", '{"a": 1}', "", " ", "\n", " null ", "a\nb",
+"</tool_call>", "<arg_value>", "é🙂", "\\", "x,y:z", "call:f{}"]  # fmt: skip
 """Strings that could be read as something else."""
-BREAKING = ["</parameter>", "</arg_value>", "<escape>", '<|"|>', "\n</parameter>\n</function>\n</tool_call>", "</arg_value>\n</tool_call>"]
+BREAKING = [
+    "</parameter>",
+    "</arg_value>",
+    "<escape>",
+    '<|"|>',
+    "\n</parameter>\n</function>\n</tool_call>",
+    "</arg_value>\n</tool_call>",
+]
 """Strings that could end a value."""
 
 texts = st.fixed_dictionaries(
@@ -54,17 +72,22 @@ texts = st.fixed_dictionaries(
     ]
 )  # fmt: skip
 numbers = st.fixed_dictionaries(
-    {"type": st.sampled_from(["integer", "number"])}, optional={"minimum": st.integers(-3, 0), "maximum": st.integers(1, 30)}
+    {"type": st.sampled_from(["integer", "number"])},
+    optional={"minimum": st.integers(-3, 0), "maximum": st.integers(1, 30)},
 )
-enums = st.lists(st.sampled_from([*NASTY, *BREAKING]) | st.sampled_from([None, True, False, 0, 1, 2.5, 1.0]), min_size=1, max_size=4).map(
-    lambda values: {"enum": values}
-)
+enums = st.lists(
+    st.sampled_from([*NASTY, *BREAKING]) | st.sampled_from([None, True, False, 0, 1, 2.5, 1.0]), min_size=1, max_size=4
+).map(lambda values: {"enum": values})
 simple = (
     texts
     | numbers
     | enums
-    | st.sampled_from([{"type": "boolean"}, {"type": "null"}, {}, {"const": "1"}, {"$ref": "#/$defs/Color"}, {"$ref": "#/$defs/Node"}])
-    | st.sampled_from([{"type": ["string", "null"]}, {"type": ["integer", "string"]}, {"type": "object"}, {"type": "array"}])
+    | st.sampled_from(
+        [{"type": "boolean"}, {"type": "null"}, {}, {"const": "1"}, {"$ref": "#/$defs/Color"}, {"$ref": "#/$defs/Node"}]
+    )
+    | st.sampled_from(
+        [{"type": ["string", "null"]}, {"type": ["integer", "string"]}, {"type": "object"}, {"type": "array"}]
+    )
 )
 
 
@@ -77,7 +100,12 @@ def combined(inner: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
         | inner.map(lambda each: {"allOf": [each], "title": "t"})
         | inner.map(lambda each: {"type": "object", "additionalProperties": each})
         | st.builds(
-            lambda members, closed: {"type": "object", "properties": members, "required": [*members][::2], "additionalProperties": closed},
+            lambda members, closed: {
+                "type": "object",
+                "properties": members,
+                "required": [*members][::2],
+                "additionalProperties": closed,
+            },
             st.dictionaries(names, inner, max_size=3),
             st.booleans(),
         )
@@ -89,7 +117,10 @@ DEFS = {
     "Color": {"enum": ["red", "1", "null"]},
     "Node": {
         "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 3}, "below": {"type": "array", "items": {"$ref": "#/$defs/Node"}}},
+        "properties": {
+            "name": {"type": "string", "maxLength": 3},
+            "below": {"type": "array", "items": {"$ref": "#/$defs/Node"}},
+        },
         "required": ["name"],
         "additionalProperties": False,
     },
@@ -103,14 +134,20 @@ DEFS = {
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(
-    st.sampled_from(CASES), st.dictionaries(st.sampled_from(["x", "key", "a b"]), schemas, min_size=1, max_size=3), st.integers(0, 10**6)
+    st.sampled_from(CASES),
+    st.dictionaries(st.sampled_from(["x", "key", "a b"]), schemas, min_size=1, max_size=3),
+    st.integers(0, 10**6),
 )
-def test_whatever_the_grammar_allows_is_read_as_calls_whose_arguments_are_valid(case: Any, members: dict[str, Json], seed: int) -> None:
+def test_whatever_the_grammar_allows_is_read_as_calls_whose_arguments_are_valid(
+    case: Any, members: dict[str, Json], seed: int
+) -> None:
     family, tool, rng = family_of(case), tool_of(members, [*members][1:], **{"$defs": DEFS}), random.Random(seed)
     try:
         grammar = family.grammar((tool,), required=True)
     except GrammarError as error:
-        assert "'f'" in str(error) and any(word in str(error) for word in ("'x'", "'key'", "'a b'", "a token of its own")), error
+        assert "'f'" in str(error) and any(
+            word in str(error) for word in ("'x'", "'key'", "'a b'", "a token of its own")
+        ), error
         return
     family.grammars.check(grammar)
     for _ in range(3):
@@ -123,7 +160,8 @@ def test_whatever_the_grammar_allows_is_read_as_calls_whose_arguments_are_valid(
             valid(json.loads(call.arguments), tool.parameters)  # type: ignore[arg-type]
 
 
-SNIPPETS = ["\n</parameter>", "</parameter", "</arg_value>", "</function>\n</tool_call>", "<escape>", '<|"|>', '"', "}", "]", ",", "null", "true", "1", "{", "[", " ", "\n", '"a', "</", "<", "\\u0000", "\\n", "a", "é"]  # fmt: skip
+SNIPPETS = ["\n</parameter>", "</parameter", "</arg_value>", "</function>\n</tool_call>", "<escape>", '<|"|>', '"', "}",
+"]", ",", "null", "true", "1", "{", "[", " ", "\n", '"a', "</", "<", "\\u0000", "\\n", "a", "é"]  # fmt: skip
 
 
 def spelled(family: Family, grammar: str, rng: random.Random, longest: int = 250) -> str | None:
@@ -178,7 +216,14 @@ WRITTEN: list[tuple[Json, Json]] = [
     ({"type": "array", "items": {"type": "string"}}, ["a", "b, c", ""]),
     ({"type": "array"}, []),
     ({"$ref": "#/$defs/Node"}, {"name": "a", "below": [{"name": "b", "below": []}, {"name": "c"}]}),
-    ({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {}}, "required": ["b"]}, {"b": "x", "c": 1}),
+    (
+        {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {}},
+            "required": ["b"],
+        },
+        {"b": "x", "c": 1},
+    ),
     ({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}, {}),
     ({"type": "object", "additionalProperties": {"type": "integer"}}, {"one": 1, "two": 2}),
 ]
@@ -215,7 +260,10 @@ def test_members_may_be_left_out_but_not_invented(case: Any) -> None:
     [
         (one({"type": "array", "uniqueItems": True}), "'x'.*'uniqueItems'"),
         (one({"not": {}}), "'x'.*'not'"),
-        (one({"type": "object", "properties": {"y": {"minProperties": 2, "type": "object"}}}), "'x'.*'y'.*'minProperties'"),
+        (
+            one({"type": "object", "properties": {"y": {"minProperties": 2, "type": "object"}}}),
+            "'x'.*'y'.*'minProperties'",
+        ),
         (one({"$ref": "#/$defs/None"}), "'x'.*'#/\\$defs/None'"),
         (one({"type": "string", "format": "uri"}), "'x'.*'uri'"),
         (one({"type": "string", "pattern": "^a|b$"}), "'x'.*pattern"),
@@ -270,7 +318,11 @@ def test_a_text_or_a_number_within_limits_needs_quotes() -> None:
         ({"type": ["string", "array"], "maxItems": 0}, "[1]", None),
         ({"type": ["string", "array"], "maxItems": 0}, " [1] ", None),
         ({"type": ["string", "array"], "maxItems": 0}, "[]", "[]"),
-        ({"type": ["string", "object"], "properties": {"a": {"type": "null"}}, "additionalProperties": False}, '{"a": 1}', None),
+        (
+            {"type": ["string", "object"], "properties": {"a": {"type": "null"}}, "additionalProperties": False},
+            '{"a": 1}',
+            None,
+        ),
         ({"anyOf": [{"type": "string"}, {"enum": [True]}]}, "False", None),
         ({"anyOf": [{"type": "string"}, {"enum": [True]}]}, "true", "true"),
         ({"anyOf": [{"type": "string"}, {"enum": [True]}]}, "falsehood", '"falsehood"'),
@@ -282,7 +334,9 @@ def test_a_text_or_a_number_within_limits_needs_quotes() -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["qwen3_coder", "glm"])
-def test_no_text_is_allowed_that_would_be_read_as_a_value_which_is_not(name: str, schema: Json, bare: str, value: str | None) -> None:
+def test_no_text_is_allowed_that_would_be_read_as_a_value_which_is_not(
+    name: str, schema: Json, bare: str, value: str | None
+) -> None:
     """``value``: what it is read as, None where the grammar does not allow it."""
     family, tool = family_of((name, ())), one(schema)
     text = family.written(("f", json.dumps({"x": "%"}))).replace("%", bare)

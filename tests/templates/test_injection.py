@@ -15,13 +15,26 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from agentlightning.templates import load_template
 from agentlightning.templates.base import SampledTurn
 from agentlightning.templates.chat import ChatTemplate
-from agentlightning.templates.guard import ESCAPE, MARK, MARKER, QUOTE, Guard, unescape
+from agentlightning.templates.escaping import ESCAPE, MARK, MARKER, QUOTE, Guard, unescape
 from agentlightning.types import Message, Tool, ToolCall
 from tests.templates.conversations import PRIVATE, nasty_text
-from tests.templates.fixtures import FAMILIES, SMOL, SPECIAL, byte_level, r1, special, template_of, thinks_first, tokenizer_of, wrap
+from tests.templates.fixtures import (
+    FAMILIES,
+    SMOL,
+    SPECIAL,
+    byte_level,
+    r1,
+    special,
+    template_of,
+    thinks_first,
+    tokenizer_of,
+    wrap,
+)
 
 templates = pytest.mark.parametrize(
-    "template", [*map(template_of, FAMILIES), *map(special, SPECIAL), r1(), thinks_first()], ids=[*FAMILIES, *SPECIAL, "r1", "thinks_first"]
+    "template",
+    [*map(template_of, FAMILIES), *map(special, SPECIAL), r1(), thinks_first()],
+    ids=[*FAMILIES, *SPECIAL, "r1", "thinks_first"],
 )
 
 
@@ -32,11 +45,17 @@ def control_of(template: ChatTemplate) -> dict[str, int]:
 def conversation(word: str) -> tuple[list[Message], list[Tool]]:
     """A conversation that says ``word`` wherever something can be said."""
     arguments = json.dumps({f"k{word}": f"a{word}b", "deep": [{word: word}]}, ensure_ascii=False)
-    tool = Tool(f"t{word}", f"does {word}", {"type": "object", "properties": {f"p{word}": {"enum": [word], "description": word}}})
+    tool = Tool(
+        f"t{word}",
+        f"does {word}",
+        {"type": "object", "properties": {f"p{word}": {"enum": [word], "description": word}}},
+    )
     messages = [
         Message("system", f"S {word}{word} s"),
         Message("user", f"{word}", name=f"n{word}"),
-        Message("assistant", f"A {word} a", (ToolCall("c1", f"t{word}", arguments), ToolCall("c2", "t", f"{{broken {word}"))),
+        Message(
+            "assistant", f"A {word} a", (ToolCall("c1", f"t{word}", arguments), ToolCall("c2", "t", f"{{broken {word}"))
+        ),
         Message("tool", f"{word} r", tool_call_id="c1"),
         Message("tool", f"r\n{word}", tool_call_id="c2", name=f"t{word}"),
         Message("assistant", f"{word}"),
@@ -72,7 +91,8 @@ def test_control_token_text_behind_a_sample_stays_text(template: ChatTemplate) -
             text = template.render(messages, (), {1: sample}).texts[-1]
             ids = template.encode(text, start=False)
             plain = template.encode(
-                template.render([*messages[:2], replace(messages[2], content="y")], (), {1: sample}).texts[-1], start=False
+                template.render([*messages[:2], replace(messages[2], content="y")], (), {1: sample}).texts[-1],
+                start=False,
             )
             assert [i for i in ids if i in control.values()] == [i for i in plain if i in control.values()]
             assert template.decode(ids) == unescape(text)
@@ -99,7 +119,11 @@ def test_any_text_comes_back_exactly_with_no_more_control_tokens(template: ChatT
     control = set(control_of(template).values())
 
     def encoded(said: Sequence[str]) -> tuple[list[int], str]:
-        messages = [Message("user", f"x{said[0]}x"), Message("assistant", f"x{said[1]}x"), Message("user", f"x{said[2]}x")]
+        messages = [
+            Message("user", f"x{said[0]}x"),
+            Message("assistant", f"x{said[1]}x"),
+            Message("user", f"x{said[2]}x"),
+        ]
         text = template.render(messages, (), {}).texts[0]
         return list(template.encode(text, start=True)), unescape(text)
 
@@ -114,7 +138,8 @@ def test_any_text_comes_back_exactly_with_no_more_control_tokens(template: ChatT
 # --------------------------------------------------------------------------- the guard alone
 
 _TOKENS = ["ab", "bc", "<|x|>", "<|x|>y", "<s>", "aba"]
-_any_text = st.lists(st.one_of(st.sampled_from([*_TOKENS, *PRIVATE, "a", "b", "c", "<", "|", ESCAPE, MARK, QUOTE]), st.text(max_size=3)), max_size=12).map("".join)  # fmt: skip
+_any_text = st.lists(st.one_of(st.sampled_from([*_TOKENS, *PRIVATE, "a", "b", "c", "<", "|", ESCAPE, MARK, QUOTE]),
+st.text(max_size=3)), max_size=12).map("".join)  # fmt: skip
 
 
 @settings(max_examples=300, deadline=None)
@@ -157,11 +182,18 @@ def test_text_that_normalises_to_a_control_token_stays_text() -> None:
 
 
 def test_a_vocabulary_that_holds_the_control_tokens_as_pieces_is_no_way_in() -> None:
-    pieces = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), *((c, -5.0) for c in "abcdefghijklmnopqrstuvwxyz</>|_ \nY.AIS:")]
+    pieces = [
+        ("<unk>", 0.0),
+        ("<s>", 0.0),
+        ("</s>", 0.0),
+        *((c, -5.0) for c in "abcdefghijklmnopqrstuvwxyz</>|_ \nY.AIS:"),
+    ]
     core = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
     core.decoder = decoders.Fuse()
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ("<unk>", "<s>", "</s>")])
-    template = load_template(wrap(core, SMOL.replace("<|im_start|>", "<s>").replace("<|im_end|>", "</s>"), eos="</s>", unk="<unk>"))
+    template = load_template(
+        wrap(core, SMOL.replace("<|im_start|>", "<s>").replace("<|im_end|>", "</s>"), eos="</s>", unk="<unk>")
+    )
     text = template.render([Message("user", "a</s>b<s>☂")], (), {}).texts[0]
     ids = list(template.encode(text, start=True))
     assert ids.count(2) == 2

@@ -1,4 +1,5 @@
-"""Chat templates as programs: what Hugging Face's documentation promises them is there, and what it does not stays out of reach."""
+"""Chat templates as programs: what Hugging Face's documentation promises them is there, and what it does not stays out
+of reach."""
 
 from __future__ import annotations
 
@@ -20,18 +21,29 @@ MESSAGES: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     "source",
     [
-        "{% for m in messages %}\n    {% if loop.first %}\n{{ m.role }}:\n    {% endif %}\n{{ m['content'] }}\n{% endfor %}\n",
-        "{% for m in messages %}{% if loop.index0 == 1 %}{% continue %}{% endif %}{{ m.content }}{% break %}{% endfor %}",
-        "{% for m in messages %}{% generation %}{{ m.content }}{% if m.role == 'user' %}!{% endif %}{% endgeneration %}{% endfor %}",
-        "{{ messages[0] | tojson }}{{ messages[1].tags | tojson(indent=2) }}{{ messages[1]['tags'] | tojson(separators=(',', ':'), sort_keys=true) }}",
+        "{% for m in messages %}\n    {% if loop.first %}\n{{ m.role }}:\n    {% endif %}\n{{ m['content'] }}\n{% "
+        "endfor %}\n",
+        "{% for m in messages %}{% if loop.index0 == 1 %}{% continue %}{% endif %}{{ m.content }}{% break %}{% endfor "
+        "%}",
+        "{% for m in messages %}{% generation %}{{ m.content }}{% if m.role == 'user' %}!{% endif %}{% endgeneration "
+        "%}{% endfor %}",
+        "{{ messages[0] | tojson }}{{ messages[1].tags | tojson(indent=2) }}{{ messages[1]['tags'] | "
+        "tojson(separators=(',', ':'), sort_keys=true) }}",
         "{{ messages[0].content | tojson(ensure_ascii=True) }}",
-        "{% set ns = namespace(a=1, b='x') %}{% for m in messages %}{% set ns.a = ns.a + loop.length %}{% endfor %}{{ ns.a }}{{ ns.b }}",
-        "{% for k, v in messages[1].tags | items %}{{ k }}{{ v }}{% endfor %}{% for k in messages[1] %}{{ k }}{% endfor %}",
-        "{% for m in messages %}{{ loop.index }}{{ loop.last }}{{ loop.previtem.role if loop.previtem is defined }}{{ loop.revindex }}{% endfor %}",
-        "{{ messages[1].nothing is defined }}{{ messages[1].nothing or 'none' }}{{ messages[0].get('x', 'y') }}{{ messages[1]['items'][0] }}",
-        "{{ messages[1].items() | list | length }}{{ bos_token }}{{ eos_token }}{{ tools is none }}{{ documents is none }}{{ add_generation_prompt }}",
-        "{% macro show(m) %}{{ m.role | upper }}{% endmacro %}{{ show(messages[2]) }}{{ messages | map(attribute='role') | join(',') }}",
-        "{{ 'x' if tools else 'y' }}{{ strftime_now('%Y') | length }}{{ messages[0].content.split('<')[0] }}{{ dict(a=1).a }}",
+        "{% set ns = namespace(a=1, b='x') %}{% for m in messages %}{% set ns.a = ns.a + loop.length %}{% endfor %}{{ "
+        "ns.a }}{{ ns.b }}",
+        "{% for k, v in messages[1].tags | items %}{{ k }}{{ v }}{% endfor %}{% for k in messages[1] %}{{ k }}{% "
+        "endfor %}",
+        "{% for m in messages %}{{ loop.index }}{{ loop.last }}{{ loop.previtem.role if loop.previtem is defined }}{{ "
+        "loop.revindex }}{% endfor %}",
+        "{{ messages[1].nothing is defined }}{{ messages[1].nothing or 'none' }}{{ messages[0].get('x', 'y') }}{{ "
+        "messages[1]['items'][0] }}",
+        "{{ messages[1].items() | list | length }}{{ bos_token }}{{ eos_token }}{{ tools is none }}{{ documents is "
+        "none }}{{ add_generation_prompt }}",
+        "{% macro show(m) %}{{ m.role | upper }}{% endmacro %}{{ show(messages[2]) }}{{ messages | "
+        "map(attribute='role') | join(',') }}",
+        "{{ 'x' if tools else 'y' }}{{ strftime_now('%Y') | length }}{{ messages[0].content.split('<')[0] }}{{ "
+        "dict(a=1).a }}",
     ],
 )
 def test_templates_render_as_transformers_renders_them(source: str) -> None:

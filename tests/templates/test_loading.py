@@ -12,7 +12,19 @@ from agentlightning.errors import ConfigError, ModelError
 from agentlightning.templates import describe, load_template
 from agentlightning.templates.base import SampledTurn
 from agentlightning.types import FinishReason, Message, ToolCall
-from tests.templates.fixtures import CALC, FAMILIES, HERMES, LLAMA3, SMOL, byte_level, r1, template_of, thinks_first, tokenizer_of, wrap
+from tests.templates.fixtures import (
+    CALC,
+    FAMILIES,
+    HERMES,
+    LLAMA3,
+    SMOL,
+    byte_level,
+    r1,
+    template_of,
+    thinks_first,
+    tokenizer_of,
+    wrap,
+)
 from tests.tiny import letters_tokenizer, tiny_tokenizer
 
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
@@ -35,7 +47,9 @@ def test_the_end_of_turn_is_found(family) -> None:
 
 
 def test_more_stop_tokens_can_be_given() -> None:
-    template = load_template(tokenizer_of("llama3"), stop_token_ids=[tokenizer_of("llama3").convert_tokens_to_ids("<|eom_id|>"), 3])
+    template = load_template(
+        tokenizer_of("llama3"), stop_token_ids=[tokenizer_of("llama3").convert_tokens_to_ids("<|eom_id|>"), 3]
+    )
     assert [template.decode([token]) for token in template.stop_token_ids][:2] == ["<|eot_id|>", "<|eom_id|>"]
     assert template.stop_token_ids[2] == 3
     assert template.sampled_turn(template.encode("Hi<|eom_id|>", start=False)) == SampledTurn("Hi", "<|eom_id|>")
@@ -48,7 +62,12 @@ def test_what_a_template_does_is_found_and_told() -> None:
     assert template_of("mistral").probe.after_user.heads == (" ",)
     assert template_of("smol").probe.lacks == ("the tool list", "tool calls in a form that can be read back")
     thinking = template_of("thinking").probe
-    assert (thinking.reasoning, thinking.reasoning_field, thinking.keeps_reasoning, thinking.thinks_first) == (True, True, False, False)
+    assert (thinking.reasoning, thinking.reasoning_field, thinking.keeps_reasoning, thinking.thinks_first) == (
+        True,
+        True,
+        False,
+        False,
+    )
     assert thinks_first().probe.thinks_first
     assert (r1().probe.reasoning_field, r1().probe.keeps_reasoning) == (False, False)
 
@@ -56,7 +75,11 @@ def test_what_a_template_does_is_found_and_told() -> None:
 def test_describe_is_plain_json_that_names_the_choice() -> None:
     told = json.loads(json.dumps(describe(template_of("smol"))))
     assert told["tool_format"] == "text"
-    assert told["chosen"] == {"name": "text", "sure": False, "why": "neither the chat template nor the tokenizer shows a form of its own"}
+    assert told["chosen"] == {
+        "name": "text",
+        "sure": False,
+        "why": "neither the chat template nor the tokenizer shows a form of its own",
+    }
     assert "does not render the tool list" in told["fallback"]
     assert told["stop_tokens"] == ["<|im_end|>"]
     assert told["probe"]["tools"] is False
@@ -82,13 +105,18 @@ def test_a_format_can_be_chosen_by_name() -> None:
                 if tool_format == "llama3_json"
                 else '<tool_call>{"name": "calc", "arguments": {}}</tool_call>'
             )
-            assert len(template.read(template.encode(written, start=False), (CALC,), FinishReason.STOP).message.tool_calls) == 1
+            assert (
+                len(template.read(template.encode(written, start=False), (CALC,), FinishReason.STOP).message.tool_calls)
+                == 1
+            )
     assert not template_of("hermes", "text").native_tools
     assert template_of("hermes", "hermes").native_tools
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"tool_format 'xml' is not known: use one of deepseek_v3, .*, hermes, llama3_json, .*text"):
+    with pytest.raises(
+        ConfigError, match=r"tool_format 'xml' is not known: use one of deepseek_v3, .*, hermes, llama3_json, .*text"
+    ):
         load_template(tokenizer_of("smol"), tool_format="xml")
 
 
@@ -98,7 +126,9 @@ def test_a_tokenizer_without_a_chat_template_is_refused_in_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("source", ["{{ raise_exception('no') }}", "{% for", "constant", "{{ messages[0].nothing.there }}"])
+@pytest.mark.parametrize(
+    "source", ["{{ raise_exception('no') }}", "{% for", "constant", "{{ messages[0].nothing.there }}"]
+)
 def test_a_chat_template_that_cannot_render_is_refused_in_one_line(source: str) -> None:
     with pytest.raises(ModelError, match="chat template cannot be used") as caught:
         load_template(wrap(byte_level(("<|im_end|>",)), source, eos="<|im_end|>"))
@@ -123,8 +153,14 @@ def test_a_template_that_moves_the_system_text_about_is_not_trusted_with_it() ->
     moving = LLAMA3.replace("+ system + '<|eot_id|>'", "+ '<|eot_id|>'").replace(
         "{%- if add_generation_prompt %}", "{{- system }}{%- if add_generation_prompt %}"
     )
-    tokenizer = wrap(byte_level(("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")), moving, eos="<|eot_id|>", bos="<|begin_of_text|>")  # fmt: skip
-    messages = [Message("system", "Be brief."), Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "Go on")]
+    tokenizer = wrap(byte_level(("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
+    moving, eos="<|eot_id|>", bos="<|begin_of_text|>")  # fmt: skip
+    messages = [
+        Message("system", "Be brief."),
+        Message("user", "Hi"),
+        Message("assistant", "Hello"),
+        Message("user", "Go on"),
+    ]
     text = load_template(tokenizer).render(messages, (), {}).texts[0]
     assert text.index("Be brief.") < text.index("Hi")
 

@@ -1,4 +1,5 @@
-"""Orders of roles: whatever a client sends is rendered, nothing of it is lost, and what was sampled stays what the next prompt begins with."""
+"""Orders of roles: whatever a client sends is rendered, nothing of it is lost, and what was sampled stays what the next
+prompt begins with."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 
 from agentlightning.templates.base import SampledTurn
 from agentlightning.templates.chat import ChatTemplate
+from agentlightning.templates.escaping import unescape
 from agentlightning.templates.formats import FORMATS
-from agentlightning.templates.guard import unescape
 from agentlightning.types import Message, Tool, ToolCall
 from tests.templates.fixtures import CALC, FAMILIES, SPECIAL, r1, special, template_of, thinks_first
 
@@ -38,7 +39,9 @@ class Made:
         content = message.content
         if self.template.tool_format == "harmony" and (content or not message.tool_calls):
             channel = "commentary" if message.tool_calls else "final"
-            content = f"<|channel|>{channel}<|message|>{content}" + ("<|end|><|start|>assistant" if message.tool_calls else "")
+            content = f"<|channel|>{channel}<|message|>{content}" + (
+                "<|end|><|start|>assistant" if message.tool_calls else ""
+            )
         text = form.write_reply(content, [(call.name, call.arguments) for call in message.tool_calls])
         # Harmony's and Gemma's calls end with a token that is the format's own.
         if message.tool_calls and text.endswith(self.call_end):
@@ -54,24 +57,31 @@ def made(name: str) -> Made:
     if name == "thinks_first":
         return Made(thinks_first(), "<|im_end|>", "<|im_end|>", "</think>\n\n")
     return Made(
-        special(name), ENDS[name], {"harmony": "<|call|>", "gptoss": "<|call|>", "gemma4": "<|tool_response>"}.get(name, ENDS[name])
+        special(name),
+        ENDS[name],
+        {"harmony": "<|call|>", "gptoss": "<|call|>", "gemma4": "<|tool_response>"}.get(name, ENDS[name]),
     )
 
 
 LOOKS_AHEAD = ("thinking", "thinks_first")
-"""Templates that show the reasoning of a turn in another form when it is the last one: a given one, gone on from, reads otherwise later."""
+"""Templates that show the reasoning of a turn in another form when it is the last one: a given one, gone on from, reads
+otherwise later."""
 
 EVERY = [*FAMILIES, *SPECIAL, "r1", "thinks_first"]
 
 
 def history(steps: Sequence[Step]) -> list[Message]:
-    """Messages in this order, each with a text of its own. Results are of the latest call, whether it was answered already or not."""
+    """Messages in this order, each with a text of its own. Results are of the latest call, whether it was answered
+    already or not."""
     messages: list[Message] = []
     latest = 0
     for i, step in enumerate(steps):
         if step in ("call", "calls"):
             latest = i
-            calls = [ToolCall(f"call_{i}_{k}", "calc", f'{{"expression": "zsum{i}k{k}q"}}') for k in range(1 + (step == "calls"))]
+            calls = [
+                ToolCall(f"call_{i}_{k}", "calc", f'{{"expression": "zsum{i}k{k}q"}}')
+                for k in range(1 + (step == "calls"))
+            ]
             messages.append(Message("assistant", "", tuple(calls)))
         elif step == "reply":
             messages.append(Message("assistant", f"zsaid{i}q"))
@@ -97,7 +107,9 @@ orders = st.lists(st.sampled_from(STEPS), min_size=1, max_size=9)
 @example(steps=["user", "call", "user"], tools=(CALC,))
 @example(steps=["user", "calls", "result", "user", "second result", "reply"], tools=(CALC,))
 @given(steps=orders, tools=st.sampled_from([(), (CALC,)]))
-def test_no_order_of_roles_is_refused_and_no_text_of_it_is_lost(name: str, steps: list[Step], tools: tuple[Tool, ...]) -> None:
+def test_no_order_of_roles_is_refused_and_no_text_of_it_is_lost(
+    name: str, steps: list[Step], tools: tuple[Tool, ...]
+) -> None:
     messages = history(steps)
     text = unescape(made(name).template.render(messages, tools, {}).texts[0])
     places = [text.find(word) for word in words(messages)]

@@ -1,4 +1,5 @@
-"""Sampled tokens to messages: formats, malformed output, reasoning, and streams that equal the whole parse however they are cut."""
+"""Sampled tokens to messages: formats, malformed output, reasoning, and streams that equal the whole parse however they
+are cut."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def reply(message: Message) -> Reply:
     return message.content, [(call.name, call.arguments) for call in message.tool_calls], message.reasoning
 
 
-def streamed(template: ChatTemplate, chunks: Sequence[Sequence[int]], *, tools: bool = True, stop: Sequence[str] = (), ended_by: str | None = None) -> tuple[Reply, list[ParsedDelta]]:  # fmt: skip
+def streamed(template: ChatTemplate, chunks: Sequence[Sequence[int]], *, tools: bool = True, stop: Sequence[str] = (),
+ended_by: str | None = None) -> tuple[Reply, list[ParsedDelta]]:  # fmt: skip
     parser = template.stream((CALC,) if tools else (), stop)
     deltas = [parser.feed(array("i", chunk)) for chunk in chunks] + [parser.finish(STOP, ended_by)]
     calls = [(call.name, call.arguments) for delta in deltas for call in delta.tool_calls]
@@ -58,11 +60,27 @@ RAW = '{"expression":  "17 * 23"}'
         (f"One.\n{ONE}\nTwo.", "One.\n\nTwo.", [("calc", RAW)]),
         (f"{ONE}\n{ONE}", "", [("calc", RAW), ("calc", RAW)]),
         ('<tool_call>{"arguments": {}, "name": "a b", "id": 3}</tool_call>', "", [("a b", "{}")]),
-        ('<tool_call>{"name": "a", "parameters": {"x": [1, {"y": null}]}}</tool_call>', "", [("a", '{"x": [1, {"y": null}]}')]),
-        ('<tool_call>{"name": "a", "arguments": {"x": "</tool_call>"}}</tool_call>', "", [("a", '{"x": "</tool_call>"}')]),
-        ('<tool_call>{"name": "a", "arguments": {"x": "<tool_call>"}}</tool_call>', "", [("a", '{"x": "<tool_call>"}')]),
+        (
+            '<tool_call>{"name": "a", "parameters": {"x": [1, {"y": null}]}}</tool_call>',
+            "",
+            [("a", '{"x": [1, {"y": null}]}')],
+        ),
+        (
+            '<tool_call>{"name": "a", "arguments": {"x": "</tool_call>"}}</tool_call>',
+            "",
+            [("a", '{"x": "</tool_call>"}')],
+        ),
+        (
+            '<tool_call>{"name": "a", "arguments": {"x": "<tool_call>"}}</tool_call>',
+            "",
+            [("a", '{"x": "<tool_call>"}')],
+        ),
         ('<tool_call>{"name": "caf\\u00e9", "arguments": {"é": "日"}}</tool_call>', "", [("café", '{"é": "日"}')]),
-        ('<tool_call>{"name": "a", "name": "b", "arguments": {"x": 1}, "arguments": {"y":2}}</tool_call>', "", [("b", '{"y":2}')]),
+        (
+            '<tool_call>{"name": "a", "name": "b", "arguments": {"x": 1}, "arguments": {"y":2}}</tool_call>',
+            "",
+            [("b", '{"y":2}')],
+        ),
         (f"<tool_call>oops {ONE}", "<tool_call>oops", [("calc", RAW)]),
         (f"<tool_call>{{broken}}</tool_call> {ONE}", "<tool_call>{broken}</tool_call>", [("calc", RAW)]),
         (f'<tool_call>{{"name": "never closed {ONE}', '<tool_call>{"name": "never closed', [("calc", RAW)]),
@@ -76,12 +94,18 @@ def test_hermes_calls_are_found(name: str, text: str, content: str, calls: list[
 @pytest.mark.parametrize(
     "body",
     [
-        "", "null", "[]", "calc", "{", '{"name": "calc"}', '{"arguments": {}}', '{"name": "", "arguments": {}}', '{"name": 3, "arguments": {}}',
-        '{"name": "calc", "arguments": "{}"}', '{"name": "calc", "arguments": [1]}', '{"name": "calc", "arguments": null}',
-        '{"name": "calc", "arguments": {}, "parameters": {}}', '{"name": "calc", "arguments": {}} trailing', '{"name": "calc", "arguments": {},}',
-        '{"name": "calc", "arguments": {"x": NaN}}', '{"name": "calc", "arguments": {"x": 1 + 1}}', "{'name': 'calc', 'arguments': {}}",
-        '{"name": "calc", "arguments": {"x": "line\nbreak"}}', '{"name": "\\ud800", "arguments": {}}', '{"name": "calc" "arguments": {}}',
-        '{"name": "calc", "arguments": {"x": ' + "[" * 20_000 + "]" * 20_000 + "}}", '{"name": "calc", "arguments": {"x": ' + "1" * 5_000 + "}}",
+        "", "null", "[]", "calc", "{", '{"name": "calc"}', '{"arguments": {}}', '{"name": "", "arguments": {}}',
+        '{"name": 3, "arguments": {}}',
+        '{"name": "calc", "arguments": '
+        '"{}"}', '{"name": "calc", "arguments": [1]}', '{"name": "calc", "arguments": null}',
+        '{"name": "calc", "arguments": {}, "parameters": {}}', '{"name": "calc", "arguments": {}} trailing',
+        '{"name": "calc", "arguments": {},}',
+        '{"name": "calc", "arguments": {"x": NaN}}', '{"name": "calc", '
+                                                     '"arguments": {"x": 1 + 1}}', "{'name': 'calc', 'arguments': {}}",
+        '{"name": "calc", "arguments": '
+        '{"x": "line\nbreak"}}', '{"name": "\\ud800", "arguments": {}}', '{"name": "calc" "arguments": {}}',
+        '{"name": "calc", "arguments": {"x": ' + "[" * 20_000 + "]" * 20_000 + "}}", '{"name": "calc", "arguments": '
+                                                                                     '{"x": ' + "1" * 5_000 + "}}",
         '{1: 2, "name": "calc", "arguments": {}}', '{"name": "calc", "arguments": {"x": "open}}',
     ],
 )  # fmt: skip
@@ -96,7 +120,8 @@ def test_a_malformed_call_stays_text(body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["<tool_call>", ONE[:-1], ONE[: -len("</tool_call>")], "</tool_call>", ONE.replace("</tool_call>", "<tool_call>")]
+    "text",
+    ["<tool_call>", ONE[:-1], ONE[: -len("</tool_call>")], "</tool_call>", ONE.replace("</tool_call>", "<tool_call>")],
 )
 def test_a_call_without_its_closing_tag_stays_text(text: str) -> None:
     assert reply(parse(template_of("hermes"), text)) == (text, [], None)
@@ -220,8 +245,10 @@ OUTPUTS = {
         '<tool_call>{"name": "a", "arguments": {"x": "</tool_call> 日本"}}</tool_call> tail ',
         f"<tool_call>{{broken</tool_call>{ONE}",
     ],
-    "thinking": [f"<think>\nHmm 🙂 </thin k>\n</think>\n\nSo:\n{ONE}<|im_end|>", "<think> never closed 🙂  ", " <thi nothing"],
-    "llama3": [f"{L1}; {L1}<|eot_id|>", f"Say 🙂 <|python_tag|>{L1} <|pyth", f'{{"answer": {{"a": 1}}}} {L1}', f"<|python_tag|> {L1}\n{L1} x;"],
+    "thinking": ["<think>\nHmm 🙂 </thin "
+                 f"k>\n</think>\n\nSo:\n{ONE}<|im_end|>", "<think> never closed 🙂  ", " <thi nothing"],
+    "llama3": [f"{L1}; {L1}<|eot_id|>", f"Say 🙂 <|python_tag|>{L1} <|pyth", f'{{"answer": {{"a": 1}}}} {L1}',
+    f"<|python_tag|> {L1}\n{L1} x;"],
     "mistral": [f" Let me see 🙂.\n{ONE}</s>", "日本語日本語"],
     "gemma": [f"Let me see 🙂☂.\n{ONE}<end_of_turn>"],
 }  # fmt: skip
@@ -240,7 +267,8 @@ def test_every_prefix_of_an_output_parses_and_streams_alike_at_every_cut(name: s
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in OUTPUTS.items() for text in texts])
 def test_a_stream_never_takes_back_what_it_showed(name: str, text: str) -> None:
-    """After each token, what was shown is the start of what every continuation shows: so no half tag, half character or half call."""
+    """After each token, what was shown is the start of what every continuation shows: so no half tag, half character or
+    half call."""
     template = template_of(name)
     ids = ids_of(template, text)
     final = reply(template.read(ids, (CALC,), STOP).message)
@@ -254,14 +282,19 @@ def test_a_stream_never_takes_back_what_it_showed(name: str, text: str) -> None:
 
 
 _pieces = st.sampled_from(
-    ["<tool_call>", "</tool_call>", ONE, L1, "<|python_tag|>", "<think>", "</think>", "{", "}", '"', ";", "\\", "\n", " ", "STOP", "ST", "a", "日", "🙂", '{"name": "x", "arguments": {}}', "<|im_end|>", "<|eot_id|>", "</s>"]
+    ["<tool_call>", "</tool_call>", ONE, L1, "<|python_tag|>", "<think>", "</think>", "{", "}", '"', ";", "\\", "\n",
+    " ", "STOP", "ST", "a", "日", "🙂", '{"name": "x", "arguments": {}}', "<|im_end|>", "<|eot_id|>", "</s>"]
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("template", [*map(template_of, ["hermes", "thinking", "llama3", "mistral", "gemma"]), thinks_first()])
+@pytest.mark.parametrize(
+    "template", [*map(template_of, ["hermes", "thinking", "llama3", "mistral", "gemma"]), thinks_first()]
+)
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
-def test_a_stream_equals_the_whole_parse_for_any_output_and_any_cuts(template: ChatTemplate, data: st.DataObject) -> None:
+def test_a_stream_equals_the_whole_parse_for_any_output_and_any_cuts(
+    template: ChatTemplate, data: st.DataObject
+) -> None:
     text = "".join(data.draw(st.lists(_pieces, max_size=10)))
     noise = data.draw(st.lists(st.integers(0, template._codec._core.get_vocab_size() + 3), max_size=6))  # pyright: ignore[reportPrivateUsage]
     ids = data.draw(st.permutations([ids_of(template, text), noise]))
@@ -288,7 +321,9 @@ def test_no_part_of_a_stop_string_is_shown(name: str) -> None:
     seen = ""
     for delta in streamed(template, [[i] for i in ids], tools=False, stop=stops, ended_by="Observation:")[1]:
         seen += delta.content
-        assert "Answer \n Obs and ".endswith(seen) or "Answer \n Obs and ".startswith(seen.lstrip(" ") if name == "mistral" else seen)
+        assert "Answer \n Obs and ".endswith(seen) or "Answer \n Obs and ".startswith(
+            seen.lstrip(" ") if name == "mistral" else seen
+        )
     assert seen.strip() == "Answer \n Obs and"
 
 

@@ -1,4 +1,5 @@
-"""What lies between recorded samples: equal to the whole rendering in text always, and in ids where the samples are canonical."""
+"""What lies between recorded samples: equal to the whole rendering in text always, and in ids where the samples are
+canonical."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from agentlightning.errors import TemplateError
 from agentlightning.templates import describe
 from agentlightning.templates.base import SampledTurn
 from agentlightning.templates.chat import ChatTemplate
-from agentlightning.templates.guard import MARK, unescape
+from agentlightning.templates.escaping import MARK, unescape
 from agentlightning.types import Message, Tool, ToolCall
 from tests.templates.conversations import Conversation, conversations, harmless_text, nasty_text
 from tests.templates.fixtures import (
@@ -39,7 +40,9 @@ REFUSES = "{%- if messages[-1].content == 'coffee' %}{{- raise_exception('no cof
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 
 
-def samples_of(family: Family, messages: Sequence[Message], which: Sequence[int], *, cut: Sequence[int] = ()) -> dict[int, SampledTurn]:
+def samples_of(
+    family: Family, messages: Sequence[Message], which: Sequence[int], *, cut: Sequence[int] = ()
+) -> dict[int, SampledTurn]:
     """Canonical samples for the messages at ``which``; those in ``cut`` lack their end-of-turn."""
     return {i: SampledTurn(family.samples(messages[i]), "" if i in cut else family.end) for i in which}
 
@@ -75,7 +78,9 @@ def test_spliced_samples_and_glue_equal_the_whole_rendering_in_text(family: Fami
 @pytest.mark.parametrize("family", [f for f in FAMILIES.values() if f.native and f.exact], ids=lambda f: f.name)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_where_the_template_renders_tools_the_whole_is_what_transformers_renders(family: Family, data: st.DataObject) -> None:
+def test_where_the_template_renders_tools_the_whole_is_what_transformers_renders(
+    family: Family, data: st.DataObject
+) -> None:
     conversation: Conversation = data.draw(conversations(one_call=family.name == "llama3", bare=family.bare))
     tools = data.draw(st.sampled_from([(), (CALC, CLOCK)]))
     samples = samples_of(family, conversation.messages, conversation.replies)
@@ -84,7 +89,9 @@ def test_where_the_template_renders_tools_the_whole_is_what_transformers_renders
     assert spliced(rendering.texts, samples) == expected
 
 
-@pytest.mark.parametrize("family", [f for f in FAMILIES.values() if not f.native and f.name != "no_system"], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "family", [f for f in FAMILIES.values() if not f.native and f.name != "no_system"], ids=lambda f: f.name
+)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_without_tools_the_whole_is_what_transformers_renders(family: Family, data: st.DataObject) -> None:
@@ -120,16 +127,21 @@ def test_a_next_turn_only_appends(family: Family) -> None:
     prompts: list[str] = []
     for turn in range(4):
         prompts.append(template.render(messages, (CALC,), samples).texts[-1])
-        reply = Message("assistant", "", (ToolCall(f"c{turn}", "calc", '{"expression": "17*23"}'),)) if turn % 2 == 0 else Message("assistant", "391")  # fmt: skip
+        reply = Message("assistant", "", (ToolCall(f"c{turn}", "calc",
+        '{"expression": "17*23"}'),)) if turn % 2 == 0 else Message("assistant", "391")  # fmt: skip
         samples[len(messages)] = samples_of(family, [reply], [0], cut=[0] if turn == 1 else [])[0]
-        messages += [reply, Message("tool", "391", tool_call_id=f"c{turn}") if turn % 2 == 0 else Message("user", "Sure?")]
+        messages += [
+            reply,
+            Message("tool", "391", tool_call_id=f"c{turn}") if turn % 2 == 0 else Message("user", "Sure?"),
+        ]
     assert template.render(messages, (CALC,), samples).texts[:-1] == tuple(prompts)
 
 
 @every_family
 def test_a_sample_keeps_its_white_space_and_its_own_json(family: Family) -> None:
     template = template_of(family.name)
-    messages = [Message("user", "Hi"), Message("assistant", "", (ToolCall("c", "calc", '{"expression":"1"}'),)), Message("tool", "1", tool_call_id="c")]  # fmt: skip
+    messages = [Message("user", "Hi"), Message("assistant", "", (ToolCall("c", "calc", '{"expression":"1"}'),)),
+    Message("tool", "1", tool_call_id="c")]  # fmt: skip
     sample = SampledTurn('  <tool_call>{ "name":"calc",  "arguments":{"expression":"1"} }</tool_call> \n', family.end)
     rendering = template.render(messages, (CALC,), {1: sample})
     assert rendering.rewrote is None
@@ -149,14 +161,18 @@ def test_a_cut_sample_gets_its_end_of_turn_from_the_template(family: Family) -> 
 def test_another_stop_token_than_the_templates_ends_the_turn_too() -> None:
     template = template_of("gemma")
     messages = [Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "Go on")]
-    assert template.render(messages, (), {1: SampledTurn("Hello", "<eos>")}).texts[1].startswith("\n<start_of_turn>user")
+    assert (
+        template.render(messages, (), {1: SampledTurn("Hello", "<eos>")}).texts[1].startswith("\n<start_of_turn>user")
+    )
 
 
 # --------------------------------------------------------------------------- rewrites
 
 
 def _thought(text: str = "Hmm.", reply: str = "Yes.") -> tuple[Message, SampledTurn]:
-    return Message("assistant", reply, reasoning=text), SampledTurn(f"<think>\n{text}\n</think>\n\n{reply}", "<|im_end|>")
+    return Message("assistant", reply, reasoning=text), SampledTurn(
+        f"<think>\n{text}\n</think>\n\n{reply}", "<|im_end|>"
+    )
 
 
 def test_dropped_reasoning_of_an_earlier_turn_is_a_rewrite() -> None:
@@ -173,7 +189,9 @@ def test_reasoning_since_the_last_user_turn_is_no_rewrite() -> None:
     template = template_of("thinking")
     message, sample = _thought(reply="")
     message = replace(message, tool_calls=(ToolCall("c", "calc", '{"expression": "1"}'),))
-    sample = replace(sample, text=sample.text + '<tool_call>\n{"name": "calc", "arguments": {"expression": "1"}}\n</tool_call>')
+    sample = replace(
+        sample, text=sample.text + '<tool_call>\n{"name": "calc", "arguments": {"expression": "1"}}\n</tool_call>'
+    )
     start = [Message("user", "Hi")]
     history = [*start, message, Message("tool", "1", tool_call_id="c")]
     rendering = template.render(history, (CALC,), {1: sample})
@@ -195,7 +213,12 @@ def test_only_the_rewritten_samples_are_given_up() -> None:
 
 
 def test_a_sample_without_reasoning_is_no_rewrite_under_a_reasoning_template() -> None:
-    messages = [Message("user", "Hi"), Message("assistant", "Yes."), Message("user", "Sure?"), Message("assistant", "No.")]
+    messages = [
+        Message("user", "Hi"),
+        Message("assistant", "Yes."),
+        Message("user", "Sure?"),
+        Message("assistant", "No."),
+    ]
     sampled = {1: SampledTurn("Yes.", "<|im_end|>"), 3: SampledTurn("No.", "<|im_end|>")}
     rendering = template_of("thinking").render(messages, (), sampled)
     assert rendering.rewrote is None
@@ -213,7 +236,9 @@ def test_reasoning_that_the_prompt_opens_is_kept_where_the_template_keeps_it() -
     rendering = template.render(history, (CALC,), {1: sample})
     assert rendering.rewrote is None
     assert rendering.texts[0] == prompt
-    later = template.render([*history, Message("assistant", "Done", reasoning="Ok"), Message("user", "Bye")], (CALC,), {1: sample})
+    later = template.render(
+        [*history, Message("assistant", "Done", reasoning="Ok"), Message("user", "Bye")], (CALC,), {1: sample}
+    )
     assert later.rewritten == (1,)
 
 
@@ -236,7 +261,12 @@ def test_think_tags_that_the_template_does_not_know_stay_as_sampled() -> None:
 
 
 def test_samples_in_a_row_stay_apart_where_roles_must_alternate() -> None:
-    messages = [Message("user", "Hi"), Message("assistant", "One."), Message("assistant", "Two."), Message("user", "Three?")]
+    messages = [
+        Message("user", "Hi"),
+        Message("assistant", "One."),
+        Message("assistant", "Two."),
+        Message("user", "Three?"),
+    ]
     rendering = template_of("gemma").render(
         messages, (), {1: SampledTurn("One.", "<end_of_turn>"), 2: SampledTurn("Two.", "<end_of_turn>")}
     )
@@ -248,7 +278,9 @@ def test_samples_in_a_row_stay_apart_where_roles_must_alternate() -> None:
 # --------------------------------------------------------------------------- what templates cannot show
 
 
-@pytest.mark.parametrize("template", [*map(template_of, FAMILIES), r1(), thinks_first()], ids=[*FAMILIES, "r1", "thinks_first"])
+@pytest.mark.parametrize(
+    "template", [*map(template_of, FAMILIES), r1(), thinks_first()], ids=[*FAMILIES, "r1", "thinks_first"]
+)
 @pytest.mark.parametrize("content", ["", "Let me see."])
 @pytest.mark.parametrize("count", [1, 2])
 def test_no_tool_call_or_result_is_lost(template: ChatTemplate, content: str, count: int) -> None:
@@ -301,7 +333,12 @@ def test_a_system_message_alone_is_not_lost() -> None:
 
 
 def test_a_later_system_message_is_shown_where_it_was_said() -> None:
-    messages = [Message("user", "Hi"), Message("assistant", "Hello"), Message("system", "Hurry."), Message("user", "Go on")]
+    messages = [
+        Message("user", "Hi"),
+        Message("assistant", "Hello"),
+        Message("system", "Hurry."),
+        Message("user", "Go on"),
+    ]
     for name in FAMILIES:
         text = template_of(name).render(messages, (), {}).texts[0]
         assert text.index("Hello") < text.index("Hurry.") < text.index("Go on")
@@ -315,7 +352,12 @@ def test_roles_in_a_row_are_joined_where_they_must_alternate() -> None:
 
 def test_a_refusal_carries_the_templates_words() -> None:
     template = ChatTemplate(
-        wrap(byte_level(TURNS, bos="<bos>"), GEMMA.replace("roles must alternate", "no tea") + REFUSES, eos="<eos>", bos="<bos>")
+        wrap(
+            byte_level(TURNS, bos="<bos>"),
+            GEMMA.replace("roles must alternate", "no tea") + REFUSES,
+            eos="<eos>",
+            bos="<bos>",
+        )
     )
     with pytest.raises(TemplateError, match="no coffee here"):
         template.render([Message("user", "coffee")], (), {})
@@ -328,7 +370,9 @@ def test_what_was_made_fit_is_told() -> None:
     assert describe(template)["made_fit"] == []
     for _ in range(2):
         template.render([Message("assistant", "Hello"), Message("user", "Hi")], (), {})
-    assert describe(template)["made_fit"] == ["a conversation that the user does not open begins with an empty turn of the user's"]
+    assert describe(template)["made_fit"] == [
+        "a conversation that the user does not open begins with an empty turn of the user's"
+    ]
 
 
 def test_no_messages_and_unknown_roles_are_refused_by_name() -> None:
@@ -353,7 +397,9 @@ def test_a_rendering_is_the_same_every_time() -> None:
     tool = Tool("t", "", {"b": 1, "a": [True, None, 1.5]})
     messages = [Message("user", "Hi"), Message("assistant", "Yes"), Message("user", "Ok")]
     sampled = {1: SampledTurn("Yes", "<|im_end|>")}
-    assert template_of("hermes").render(messages, (tool,), sampled) == template_of("hermes").render(messages, (tool,), sampled)
+    assert template_of("hermes").render(messages, (tool,), sampled) == template_of("hermes").render(
+        messages, (tool,), sampled
+    )
 
 
 def test_an_empty_sample_keeps_its_place() -> None:

@@ -1,4 +1,5 @@
-"""Schemas that grammars keep to exactly: alternatives that a member tells apart are closed, and references that nobody follows are refused."""
+"""Schemas that grammars keep to exactly: alternatives that a member tells apart are closed, and references that nobody
+follows are refused."""
 
 from __future__ import annotations
 
@@ -17,17 +18,28 @@ from tests.tiny import MERGES, tiny_tokenizer
 
 CAT = {
     "type": "object",
-    "properties": {"kind": {"const": "cat", "default": "cat"}, "lives": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "properties": {
+        "kind": {"const": "cat", "default": "cat"},
+        "lives": {"type": "integer", "minimum": 0, "maximum": 9},
+    },
     "required": ["lives"],
 }
-DOG = {"type": "object", "properties": {"kind": {"enum": ["dog", "puppy"]}, "name": {"enum": ["Rex"]}}, "required": ["kind", "name"]}
+DOG = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["dog", "puppy"]}, "name": {"enum": ["Rex"]}},
+    "required": ["kind", "name"],
+}
 DISCRIMINATOR = {"propertyName": "kind", "mapping": {"cat": "#/$defs/Cat", "dog": "#/$defs/Dog"}}
 REFERENCES: dict[str, Any] = {
     "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}], "discriminator": DISCRIMINATOR,
 }  # fmt: skip
 DEFS = {"Cat": CAT, "Dog": DOG}
 SAID_SO = {"type": "object", "properties": {"pet": REFERENCES}, "required": ["pet"], "$defs": DEFS}
-BY_CONSTANTS = {"type": "object", "properties": {"pet": {"oneOf": [{**CAT, "required": ["kind", "lives"]}, DOG]}}, "required": ["pet"]}
+BY_CONSTANTS = {
+    "type": "object",
+    "properties": {"pet": {"oneOf": [{**CAT, "required": ["kind", "lives"]}, DOG]}},
+    "required": ["pet"],
+}
 GRAMMARS = Grammars(tiny_tokenizer(MERGES), 400)
 TEMPLATE = load_template(tiny_tokenizer(MERGES))
 
@@ -48,7 +60,9 @@ def of_output(schema: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("schema", [SAID_SO, BY_CONSTANTS], ids=["a discriminator", "constants"])
 @pytest.mark.parametrize("tool_format", ["json", "tags"])
-def test_a_discriminated_union_is_closed_and_each_value_is_of_its_own_branch(schema: dict[str, Any], tool_format: str) -> None:
+def test_a_discriminated_union_is_closed_and_each_value_is_of_its_own_branch(
+    schema: dict[str, Any], tool_format: str
+) -> None:
     if tool_format == "json":
         grammar = of_output(schema)
         text = '{{"pet": {}}}'
@@ -70,7 +84,11 @@ def test_a_discriminated_union_is_closed_and_each_value_is_of_its_own_branch(sch
 
 
 def test_alternatives_that_nothing_tells_apart_stay_as_they_are() -> None:
-    for ways in ([{"type": "integer"}, {"type": "string"}], [CAT, CAT], [{**DOG, "required": []}, {**CAT, "required": []}]):
+    for ways in (
+        [{"type": "integer"}, {"type": "string"}],
+        [CAT, CAT],
+        [{**DOG, "required": []}, {**CAT, "required": []}],
+    ):
         assert '"oneOf"' in of_output({"type": "object", "properties": {"x": {"oneOf": ways}}})
 
 
@@ -92,5 +110,7 @@ def test_anchors_are_refused_for_what_they_are(schema: dict[str, Any], says: str
 
 
 def test_an_anchor_that_nothing_refers_to_and_a_member_of_its_name_do_no_harm() -> None:
-    grammar = of_output({"$anchor": "top", "type": "object", "properties": {"$anchor": {"enum": ["x"]}}, "required": ["$anchor"]})
+    grammar = of_output(
+        {"$anchor": "top", "type": "object", "properties": {"$anchor": {"enum": ["x"]}}, "required": ["$anchor"]}
+    )
     assert allows(grammar, '{"$anchor": "x"}')

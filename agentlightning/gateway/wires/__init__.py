@@ -1,4 +1,5 @@
-"""The APIs that agents speak, one file each. The order is the order in which they are asked whether a path is theirs."""
+"""The APIs that agents speak, one file each. The order is the order in which they are asked whether a path is
+theirs."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def find_wire(path: str) -> Wire | Unserved | None:
 
 
 def wire_of_client(path: str, headers: Mapping[str, str]) -> Wire:
-    """The API that a client speaks, where its path belongs to several or to none. ``path`` is the whole one; header names are looked up as `Mapping` does."""
+    """The API that a client speaks, where its path belongs to several or to none. ``path`` is the whole one; header
+    names are looked up as `Mapping` does."""
     if "x-goog-api-key" in headers or "/v1beta/" in path or "/v1beta1/" in path:
         return GEMINI
     return MESSAGES if "anthropic-version" in headers else CHAT
@@ -44,7 +46,8 @@ _WRAPPED = ("generateContentRequest", "generate_content_request")
 
 
 def read_request(wire: Wire, target: Target, parsed: Mapping[str, Json], body: bytes, past: Past) -> WireRequest:
-    """What ``wire`` makes of a request, whose history is read again with all digits of its numbers where the usual way loses some. Raises CallError."""
+    """What ``wire`` makes of a request, whose history is read again with all digits of its numbers where the usual way
+    loses some. Raises CallError."""
     try:
         request = wire.request(target, parsed, past)
     except Rounded:
@@ -54,5 +57,7 @@ def read_request(wire: Wire, target: Target, parsed: Mapping[str, Json], body: b
 
 def _with_history(parsed: Mapping[str, Json], exact: Mapping[str, Json]) -> Mapping[str, Json]:
     changed = {name: exact[name] for name in _HISTORIES if name in exact}
-    changed |= {name: _with_history(parsed[name], exact[name]) for name in _WRAPPED if isinstance(parsed.get(name), dict)}
+    changed |= {
+        name: _with_history(parsed[name], exact[name]) for name in _WRAPPED if isinstance(parsed.get(name), dict)
+    }
     return {**parsed, **changed}

@@ -1,4 +1,5 @@
-"""What every wire is translated to and from. A wire is a pair of pure translations with no logic about tokens, sessions or engines.
+"""What every wire is translated to and from. A wire is a pair of pure translations with no logic about tokens, sessions
+or engines.
 
 To add a wire, write one file with an object that satisfies `Wire` and list it in ``wires/__init__.py``.
 """
@@ -15,12 +16,15 @@ from agentlightning.types import FinishReason, Json, Message, SamplingParams, To
 
 
 class CallError(Exception):
-    """A request that is answered with an error. ``status`` is HTTP's; ``param`` names the offending field; ``code`` is machine-readable.
+    """A request that is answered with an error. ``status`` is HTTP's; ``param`` names the offending field; ``code`` is
+    machine-readable.
 
     ``retry`` is False where a client that tried again could only make things worse.
     """
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry: bool = True) -> None:
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry: bool = True
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
@@ -31,7 +35,8 @@ class CallError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request is for: ``path`` lies below the attempt's URL and is without `/v1`, ``query`` has the last value of each name."""
+    """What a request is for: ``path`` lies below the attempt's URL and is without `/v1`, ``query`` has the last value
+    of each name."""
 
     method: str
     path: str
@@ -60,8 +65,9 @@ ToolChoice = Literal["auto", "none", "required"]
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """What a reply's text has to be: all of it after a ``regex``, one of ``choice``, a sentence of a ``grammar`` (Lark or GBNF), or JSON after ``schema``; any
-    JSON object where none of them is there. ``where`` and ``value`` are how it was asked for."""
+    """What a reply's text has to be: all of it after a ``regex``, one of ``choice``, a sentence of a ``grammar`` (Lark
+    or GBNF), or JSON after ``schema``; any JSON object where none of them is there. ``where`` and ``value`` are how it
+    was asked for."""
 
     schema: Mapping[str, Json] | None = None
     where: str = field(default="response_format", compare=False)
@@ -73,8 +79,9 @@ class OutputFormat:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What an API calls the settings that keep a sample to a grammar, so that a refusal names the caller's own: the tool choice, the field and value that allow
-    one call at most, and the field (with the tool's place for ``{}``) that makes a tool strict."""
+    """What an API calls the settings that keep a sample to a grammar, so that a refusal names the caller's own: the
+    tool choice, the field and value that allow one call at most, and the field (with the tool's place for ``{}``) that
+    makes a tool strict."""
 
     choice: str = "tool_choice"
     parallel: tuple[str, Json] = ("parallel_tool_calls", False)
@@ -85,13 +92,15 @@ class Called:
 class WireRequest:
     """One model call as the agent asked for it. None means that the agent did not say.
 
-    The last ``loaded`` of the tools came to the conversation as it went on.
-    ``tool_choice`` `none`: the tools stay in the prompt, and what looks like a call stays text. ``tool_names`` are those that may be called, None: all of
-    them; a named function is `required` with that one name. ``prompt`` is a text or token ids to be continued as they are, without messages and
-    template; ``template_kwargs`` are what the chat template is handed besides. ``prompt_field`` is what the API calls what the model reads. The first ``preface`` messages are this request's own and no part of the conversation that a later request may refer to; ``store`` says
-    whether one may. ``conversation`` is one that the call is added to, and the ``carried`` messages after the preface come from it. ``after`` is the id of the
-    kept reply that the request names as the one it goes on from. ``asked`` is what the
-    record keeps of the request besides messages and tools.
+    The last ``loaded`` of the tools came to the conversation as it went on. ``tool_choice`` `none`: the tools stay in
+    the prompt, and what looks like a call stays text. ``tool_names`` are those that may be called, None: all of them; a
+    named function is `required` with that one name. ``prompt`` is a text or token ids to be continued as they are,
+    without messages and template; ``template_kwargs`` are what the chat template is handed besides. ``prompt_field`` is
+    what the API calls what the model reads. The first ``preface`` messages are this request's own and no part of the
+    conversation that a later request may refer to; ``store`` says whether one may. ``conversation`` is one that the
+    call is added to, and the ``carried`` messages after the preface come from it. ``after`` is the id of the kept reply
+    that the request names as the one it goes on from. ``asked`` is what the record keeps of the request besides
+    messages and tools.
     """
 
     model: str
@@ -128,8 +137,9 @@ class WireRequest:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One sample of a reply. ``token_texts`` (one per token) is there where the request asked for logprobs; ``stop`` is the stop string that ended it,
-    ``thought_tokens`` how many of its tokens are reasoning, the tags around it among them."""
+    """One sample of a reply. ``token_texts`` (one per token) is there where the request asked for logprobs; ``stop`` is
+    the stop string that ended it, ``thought_tokens`` how many of its tokens are reasoning, the tags around it among
+    them."""
 
     message: Message
     finish: FinishReason
@@ -153,8 +163,8 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A recorded call as its client is told of it. ``created`` and ``completed`` are Unix time in seconds; ``prompt_ids`` is there where the request asked for
-    ids, ``used`` is what it was sampled with."""
+    """A recorded call as its client is told of it. ``created`` and ``completed`` are Unix time in seconds;
+    ``prompt_ids`` is there where the request asked for ids, ``used`` is what it was sampled with."""
 
     id: str
     created: int
@@ -174,7 +184,8 @@ class Reply:
 
 @dataclass(slots=True)
 class Conversation:
-    """A conversation that an agent keeps on the server: all up to call ``last``, then ``added``. ``created`` is Unix time in seconds."""
+    """A conversation that an agent keeps on the server: all up to call ``last``, then ``added``. ``created`` is Unix
+    time in seconds."""
 
     id: str
     created: int
@@ -184,7 +195,8 @@ class Conversation:
 
 
 class Past(Protocol):
-    """What an attempt's earlier calls left for later requests to refer to. Only calls that asked for ``store`` are here."""
+    """What an attempt's earlier calls left for later requests to refer to. Only calls that asked for ``store`` are
+    here."""
 
     conversations: dict[str, Conversation]
 
@@ -202,7 +214,8 @@ class Past(Protocol):
 
 
 class ReplyStream(Protocol):
-    """The events of one reply. ``begin`` comes with the first delta, ``end`` holds everything from the last delta to the end of the stream.
+    """The events of one reply. ``begin`` comes with the first delta, ``end`` holds everything from the last delta to
+    the end of the stream.
 
     ``heartbeat`` may be sent any number of times between two events, and before the first one.
     """

@@ -1,7 +1,7 @@
 """OpenAI's Chat Completions: the request as the frameworks really send it, the reply as JSON and as server-sent events.
 
-Pure translation. What clients add is accepted (unknown keys, explicit nulls, lists of text parts, names anywhere); what cannot be honoured is
-refused by name. Validated by hand: this runs on every call, on histories of any length.
+Pure translation. What clients add is accepted (unknown keys, explicit nulls, lists of text parts, names anywhere); what
+cannot be honoured is refused by name. Validated by hand: this runs on every call, on histories of any length.
 """
 
 from __future__ import annotations
@@ -52,12 +52,21 @@ from agentlightning.types import FinishReason, Json, Message, Tool, ToolCall
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 _KEPT = (
-    "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "n", "seed", "stop", "stream", "logprobs", "tool_choice",
+    "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "n", "seed", "stop", "stream", "logprobs",
+    "tool_choice",
     "parallel_tool_calls", "reasoning_effort", "verbosity", "user", "metadata",
 )  # fmt: skip
 """What the record keeps of a request besides its messages and tools."""
 
-_STRINGS = ("user", "reasoning_effort", "verbosity", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier")
+_STRINGS = (
+    "user",
+    "reasoning_effort",
+    "verbosity",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "service_tier",
+)
 
 _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "presence_penalty": (0,),
@@ -71,7 +80,8 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "moderation": (),
     "web_search_options": (),
 }
-"""Fields of the API that cannot be honoured (foreign.py has those of others), with the values (besides null) that ask for nothing."""
+"""Fields of the API that cannot be honoured (foreign.py has those of others), with the values (besides null) that ask
+for nothing."""
 
 _INSTEAD = {
     "functions": "use tools",
@@ -172,20 +182,26 @@ class ChatCompletions:
 
 
 class ChatStream(ChunkStream):
-    """See `ChunkStream`. Before the finish chunks come the roles and the deltas, one thing a chunk: reasoning, text, or a whole tool call."""
+    """See `ChunkStream`. Before the finish chunks come the roles and the deltas, one thing a chunk: reasoning, text, or
+    a whole tool call."""
 
     def __init__(self, request: WireRequest, call_id: str, created: int) -> None:
-        super().__init__(request, {"id": call_id, "object": "chat.completion.chunk", "created": created, "model": request.model})
+        super().__init__(
+            request, {"id": call_id, "object": "chat.completion.chunk", "created": created, "model": request.model}
+        )
         self._calls = [0] * request.n
 
     def begin(self, begun: Begun) -> bytes:
         return b"".join(
-            self._chunk([{"index": i, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}])
+            self._chunk(
+                [{"index": i, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}]
+            )
             for i in range(self._request.n)
         )
 
     def delta(self, index: int, delta: ParsedDelta) -> bytes:
-        # One thing a chunk, in the order in which it was sampled: some clients put text that comes beside a call behind it, and some take one call a chunk.
+        # One thing a chunk, in the order in which it was sampled: some clients put text that comes beside a call behind
+        # it, and some take one call a chunk.
         added: list[dict[str, Json]] = []
         if delta.reasoning:
             added.append({"reasoning_content": delta.reasoning})
@@ -194,7 +210,9 @@ class ChatStream(ChunkStream):
         for call in delta.tool_calls:
             added.append({"tool_calls": [{"index": self._calls[index], **_call(call)}]})
             self._calls[index] += 1
-        return b"".join([self._chunk([{"index": index, "delta": each, "logprobs": None, "finish_reason": None}]) for each in added])
+        return b"".join(
+            [self._chunk([{"index": index, "delta": each, "logprobs": None, "finish_reason": None}]) for each in added]
+        )
 
     def _finished(self, reply: Reply, index: int) -> dict[str, Json]:
         choice = reply.choices[index]
@@ -268,10 +286,16 @@ def _message(raw: Any, i: int) -> Message:
         calls = fields.get("tool_calls")
         if fields.get("function_call") is not None:
             raise bad(
-                f"messages[{i}].function_call is not supported: use tool_calls", f"messages[{i}].function_call", "unsupported_parameter"
+                f"messages[{i}].function_call is not supported: use tool_calls",
+                f"messages[{i}].function_call",
+                "unsupported_parameter",
             )
         if fields.get("audio") is not None:
-            raise bad(f"messages[{i}].audio is not supported: this model reads text", f"messages[{i}].audio", "unsupported_parameter")
+            raise bad(
+                f"messages[{i}].audio is not supported: this model reads text",
+                f"messages[{i}].audio",
+                "unsupported_parameter",
+            )
         told = fields.get("reasoning_content") or fields.get("reasoning")
         return Message(
             known,
@@ -282,7 +306,9 @@ def _message(raw: Any, i: int) -> Message:
             told if isinstance(told, str) else reasoning,
         )
     if known == "tool":
-        return Message(known, content, (), text(fields, "tool_call_id", f"messages[{i}]"), text(fields, "name", f"messages[{i}]"))
+        return Message(
+            known, content, (), text(fields, "tool_call_id", f"messages[{i}]"), text(fields, "name", f"messages[{i}]")
+        )
     return Message(known, content, (), None, text(fields, "name", f"messages[{i}]"))
 
 
@@ -292,7 +318,8 @@ def _refusal(fields: Mapping[str, Any]) -> str:
 
 
 def _parts(content: Any, role: str, i: int) -> tuple[str, str | None]:
-    """Text and reasoning in a list of parts. Paragraphs of a prompt stay apart; the pieces of an answer are one text."""
+    """Text and reasoning in a list of parts. Paragraphs of a prompt stay apart; the pieces of an answer are one
+    text."""
     where = f"messages[{i}].content"
     if not isinstance(content, list):
         raise bad(f"{where} must be a string, a list of parts or null, not {shown(content)}", where)
@@ -331,7 +358,9 @@ def _calls(value: Any, i: int) -> tuple[ToolCall, ...]:
         function = mapping(call.get("function"))
         name, arguments, call_id = function.get("name"), function.get("arguments"), call.get("id")
         if not isinstance(name, str):
-            raise bad(f"{where}[{j}] must be a call with a function's name and arguments, not {shown(raw)}", f"{where}[{j}]")
+            raise bad(
+                f"{where}[{j}] must be a call with a function's name and arguments, not {shown(raw)}", f"{where}[{j}]"
+            )
         written = arguments_text(arguments, f"{where}[{j}].function.arguments")
         calls.append(ToolCall(call_id if isinstance(call_id, str) else "", name, written))
     return tuple(calls)
@@ -341,10 +370,18 @@ def _tool(raw: Any, where: str) -> Tool:
     tool = mapping(raw)
     kind = tool.get("type", "function")
     if tool and kind != "function":
-        raise bad(f"{where} is of type {shown(kind)}: only functions are supported", f"{where}.type", "unsupported_tool")
+        raise bad(
+            f"{where} is of type {shown(kind)}: only functions are supported", f"{where}.type", "unsupported_tool"
+        )
     function = mapping(tool.get("function"))
     strict = function.get("strict")
-    return tool_of(function.get("name"), function.get("description"), function.get("parameters"), f"{where}.function", strict=strict)
+    return tool_of(
+        function.get("name"),
+        function.get("description"),
+        function.get("parameters"),
+        f"{where}.function",
+        strict=strict,
+    )
 
 
 def _tool_choice(choice: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tuple[str, ...] | None]:
@@ -361,7 +398,9 @@ def _tool_choice(choice: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tup
         allowed = mapping(fields.get("allowed_tools")) or fields
         listed: Any = allowed.get("tools")
         each = [mapping(tool) for tool in cast("list[Any]", listed)] if isinstance(listed, list) else []
-        names = known_tools([mapping(tool.get("function")).get("name", tool.get("name")) for tool in each], tools, "tool_choice")
+        names = known_tools(
+            [mapping(tool.get("function")).get("name", tool.get("name")) for tool in each], tools, "tool_choice"
+        )
         return ("required" if allowed.get("mode") == "required" else "auto"), names
     raise bad(f"tool_choice must be auto, none, required or a function of tools, not {shown(choice)}", "tool_choice")
 

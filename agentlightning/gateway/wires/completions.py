@@ -1,7 +1,7 @@
 """OpenAI's legacy Completions: a prompt as text or token ids, continued as it is, without messages and chat template.
 
-Pure translation. One prompt per call: a list of prompts is refused by name. A text prompt is never read as control tokens; token ids are taken as
-they are.
+Pure translation. One prompt per call: a list of prompts is refused by name. A text prompt is never read as control
+tokens; token ids are taken as they are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,20 @@ MAX_TOKENS = 16
 
 MAX_ID = 2**31 - 1
 
-_KEPT = ("temperature", "top_p", "top_k", "max_tokens", "n", "seed", "stop", "stream", "logprobs", "echo", "user", "metadata")
+_KEPT = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "max_tokens",
+    "n",
+    "seed",
+    "stop",
+    "stream",
+    "logprobs",
+    "echo",
+    "user",
+    "metadata",
+)
 """What the record keeps of a request besides its prompt."""
 
 _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
@@ -46,7 +59,8 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "logit_bias": ({}, []),
     "prompt_logprobs": (False,),
 }
-"""Fields of the API that cannot be honoured (foreign.py has those of others), with the values (besides null) that ask for nothing."""
+"""Fields of the API that cannot be honoured (foreign.py has those of others), with the values (besides null) that ask
+for nothing."""
 
 _INSTEAD = {
     "suffix": "the model continues a text, it does not fill one in",
@@ -81,7 +95,9 @@ class Completions:
         if echo and not isinstance(prompt, str):
             raise unsupported("echo", True, "a prompt of token ids has no text to repeat")
         if echo and logprobs is not None:
-            raise unsupported("echo", True, "together with logprobs it asks for those of the prompt, which are not known")
+            raise unsupported(
+                "echo", True, "together with logprobs it asks for those of the prompt, which are not known"
+            )
         string(body, "user")
         top_k = integer(body, "top_k", -1)
         asked = {name: body[name] for name in _KEPT if body.get(name) is not None}
@@ -107,7 +123,10 @@ class Completions:
         )
 
     def reply(self, request: WireRequest, reply: Reply) -> bytes:
-        choices = [_choice(request, reply, index, _echoed(request) + each.message.content) for index, each in enumerate(reply.choices)]
+        choices = [
+            _choice(request, reply, index, _echoed(request) + each.message.content)
+            for index, each in enumerate(reply.choices)
+        ]
         return orjson.dumps({**_base(request, reply.id, reply.created), "choices": choices, "usage": usage(reply)})
 
     def stream(self, request: WireRequest, call_id: str, created: int) -> CompletionStream:
@@ -163,7 +182,8 @@ def _choice(request: WireRequest, reply: Reply, index: int, shown_text: str) -> 
 
 
 def _logprobs(request: WireRequest, choice: Choice) -> dict[str, Json]:
-    """Of the sampled tokens, the end of turn and a stop string's among them. ``top_logprobs`` (with logprobs=1) knows no others."""
+    """Of the sampled tokens, the end of turn and a stop string's among them. ``top_logprobs`` (with logprobs=1) knows
+    no others."""
     pairs = list(zip(choice.token_texts, choice.logprobs, strict=True))
     offsets: list[int] = []
     at = 0

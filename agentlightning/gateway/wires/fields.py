@@ -1,4 +1,5 @@
-"""Reading a request's fields: what every wire checks in the same way. A problem is a CallError that names the field and what it may be.
+"""Reading a request's fields: what every wire checks in the same way. A problem is a CallError that names the field and
+what it may be.
 
 Validated by hand: this runs on every call, on histories of any length.
 """
@@ -29,7 +30,9 @@ def bad(message: str, param: str | None, code: str | None = None) -> CallError:
 
 def unsupported(name: str, value: Json, instead: str = "") -> CallError:
     """A known field that cannot be honoured. ``instead`` says what can."""
-    return bad(f"{name}={shown(value)} is not supported{': ' if instead else ''}{instead}", name, "unsupported_parameter")
+    return bad(
+        f"{name}={shown(value)} is not supported{': ' if instead else ''}{instead}", name, "unsupported_parameter"
+    )
 
 
 def shown(value: Json) -> str:
@@ -44,7 +47,11 @@ def mapping(value: Json) -> Mapping[str, Any]:
 
 def objects(value: Json) -> list[Mapping[str, Any]]:
     """The objects in ``value`` where it is a list, else none."""
-    return [cast("dict[str, Any]", each) for each in cast("list[Any]", value) if isinstance(each, dict)] if isinstance(value, list) else []
+    return (
+        [cast("dict[str, Any]", each) for each in cast("list[Any]", value) if isinstance(each, dict)]
+        if isinstance(value, list)
+        else []
+    )
 
 
 def string(body: Mapping[str, Json], name: str) -> str | None:
@@ -64,13 +71,18 @@ def settings(body: Mapping[str, Json], name: str) -> Mapping[str, Json]:
 
 
 def refuse_unless_neutral(
-    body: Mapping[str, Json], neutral: Mapping[str, tuple[Json, ...]], instead: Mapping[str, str] | None = None, where: str = ""
+    body: Mapping[str, Json],
+    neutral: Mapping[str, tuple[Json, ...]],
+    instead: Mapping[str, str] | None = None,
+    where: str = "",
 ) -> None:
-    """Refuses, by name, fields that cannot be honoured. ``neutral`` has for each the values (besides null) that ask for nothing, ``instead`` for some what
-    can be asked for; ``where`` stands before their names."""
+    """Refuses, by name, fields that cannot be honoured. ``neutral`` has for each the values (besides null) that ask for
+    nothing, ``instead`` for some what can be asked for; ``where`` stands before their names."""
     for name in neutral.keys() & body.keys():
         value = body[name]
-        if value is not None and not any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral[name]):
+        if value is not None and not any(
+            value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral[name]
+        ):
             raise unsupported(where + name, value, (instead or {}).get(name, ""))
 
 
@@ -82,8 +94,11 @@ def boolean(body: Mapping[str, Json], name: str, *, param: str | None = None) ->
     raise bad(f"{param or name} must be true or false, not {shown(value)}", param or name)
 
 
-def integer(body: Mapping[str, Json], name: str, low: int, high: int | None = None, *, param: str | None = None) -> int | None:
-    """A whole number, None where there is none. ``param`` is the field's full path where ``body`` is not the request itself."""
+def integer(
+    body: Mapping[str, Json], name: str, low: int, high: int | None = None, *, param: str | None = None
+) -> int | None:
+    """A whole number, None where there is none. ``param`` is the field's full path where ``body`` is not the request
+    itself."""
     value = body.get(name)
     if value is None:
         return None
@@ -95,7 +110,9 @@ def integer(body: Mapping[str, Json], name: str, low: int, high: int | None = No
     return value
 
 
-def number(body: Mapping[str, Json], name: str, low: float, high: float, *, above: bool = False, param: str | None = None) -> float | None:
+def number(
+    body: Mapping[str, Json], name: str, low: float, high: float, *, above: bool = False, param: str | None = None
+) -> float | None:
     value = body.get(name)
     if value is None:
         return None
@@ -129,9 +146,13 @@ def needed_text(fields: Mapping[str, Any], name: str, where: str) -> str:
 def stops(value: Json, name: str = "stop") -> tuple[str, ...]:
     if value is None:
         return ()
-    given: list[Any] = [value] if isinstance(value, str) else cast("list[Any]", value) if isinstance(value, list) else [None]
+    given: list[Any] = (
+        [value] if isinstance(value, str) else cast("list[Any]", value) if isinstance(value, list) else [None]
+    )
     if len(given) > MAX_STOPS or not all(isinstance(stop, str) and stop for stop in given):
-        raise bad(f"{name} must be a non-empty string or a list of at most {MAX_STOPS} of them, not {shown(value)}", name)
+        raise bad(
+            f"{name} must be a non-empty string or a list of at most {MAX_STOPS} of them, not {shown(value)}", name
+        )
     return tuple(dict.fromkeys(given))
 
 
@@ -155,10 +176,16 @@ def arguments_text(value: Any, where: str) -> str:
 
 
 class Rounded(CallError):
-    """An object may hold a whole number of more than 64 bits, which the parser of bodies rounds: the body has to be read `exactly`."""
+    """An object may hold a whole number of more than 64 bits, which the parser of bodies rounds: the body has to be
+    read `exactly`."""
 
     def __init__(self, where: str) -> None:
-        super().__init__(400, f"{where} holds a number of more than 64 bits: send it as a string", param=where, code="number_too_large")
+        super().__init__(
+            400,
+            f"{where} holds a number of more than 64 bits: send it as a string",
+            param=where,
+            code="number_too_large",
+        )
 
 
 class _Large(float):
@@ -185,7 +212,9 @@ def _rounded(value: Any) -> bool:
     return any(map(_rounded, _inner(value)))
 
 
-def tool_of(name: Any, description: Any, parameters: Any, where: str, *, schema: str = "parameters", strict: Any = None) -> Tool:
+def tool_of(
+    name: Any, description: Any, parameters: Any, where: str, *, schema: str = "parameters", strict: Any = None
+) -> Tool:
     """One function that the model may call. ``schema`` is what the wire calls its JSON schema."""
     if not isinstance(name, str) or not name:
         raise bad(f"{where}.name must be a string", f"{where}.name")
@@ -200,8 +229,8 @@ def tool_of(name: Any, description: Any, parameters: Any, where: str, *, schema:
 
 
 def tools_of(value: Json, read: Callable[[Any, str], Tool]) -> tuple[Tool, ...]:
-    """The tools in a list, each as ``read`` makes it of what was given and its path: the same tuple for the same list, so that comparing a turn's tools with
-    the last turn's costs nothing."""
+    """The tools in a list, each as ``read`` makes it of what was given and its path: the same tuple for the same list,
+    so that comparing a turn's tools with the last turn's costs nothing."""
     if not value:
         return ()
     if not isinstance(value, list):

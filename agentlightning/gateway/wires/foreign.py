@@ -1,8 +1,10 @@
 """Settings that other servers take beside an API's own, and agents send to any endpoint: one table for all wires.
 
-Pure. Each constrains a sample or changes a prompt, so none is ignored: it is honoured (a grammar, by `OutputFormat`; what the chat template takes, by
-`WireRequest.template_kwargs`) or refused by name in the wire's error shape. They are read at the top of a request, inside an ``extra_body``, which some
-clients send as it is, and where a wire has its settings. What a wire has of its own is the wire's to read, and what says nothing about prompt and sample is in no table.
+Pure. Each constrains a sample or changes a prompt, so none is ignored: it is honoured (a grammar, by `OutputFormat`;
+what the chat template takes, by `WireRequest.template_kwargs`) or refused by name in the wire's error shape. They are
+read at the top of a request, inside an ``extra_body``, which some clients send as it is, and where a wire has its
+settings. What a wire has of its own is the wire's to read, and what says nothing about prompt and sample is in no
+table.
 
 From the request types of vLLM, SGLang, llama.cpp's server, Ollama, TGI and OpenRouter.
 """
@@ -17,7 +19,16 @@ import orjson
 
 from agentlightning.gateway.wires.base import OutputFormat, WireRequest
 from agentlightning.gateway.wires.chat_completions import read_format
-from agentlightning.gateway.wires.fields import bad, boolean, check_depth, mapping, refuse_unless_neutral, settings, shown, unsupported
+from agentlightning.gateway.wires.fields import (
+    bad,
+    boolean,
+    check_depth,
+    mapping,
+    refuse_unless_neutral,
+    settings,
+    shown,
+    unsupported,
+)
 from agentlightning.types import Json
 
 MAX_KWARGS = 16 * 1024
@@ -107,7 +118,13 @@ REFUSED: Mapping[str, tuple[tuple[Json, ...], str]] = {
 """By name: the values (besides null) that ask for nothing, and what to do instead."""
 
 _JSON = ("guided_json", "json_schema", "guided_json_object", "format")
-_TEXT = {"guided_regex": "regex", "regex": "regex", "guided_grammar": "grammar", "ebnf": "grammar", "grammar": "grammar"}
+_TEXT = {
+    "guided_regex": "regex",
+    "regex": "regex",
+    "guided_grammar": "grammar",
+    "ebnf": "grammar",
+    "grammar": "grammar",
+}
 _OUTPUTS = (*_JSON, *_TEXT, "guided_choice", "structured_outputs", "response_format")
 _KWARGS = ("chat_template_kwargs", "enable_thinking")
 
@@ -123,7 +140,15 @@ _OWN_WITHIN = frozenset(("response_format", "presence_penalty", "frequency_penal
 
 _ALL = frozenset((*REFUSED, *_OUTPUTS, *_KWARGS, "extra_body"))
 
-_NOT_HANDED = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize", "chat_template")
+_NOT_HANDED = (
+    "messages",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+    "tokenize",
+    "chat_template",
+)
 
 
 def with_foreign(wire: str, request: WireRequest, body: Mapping[str, Json]) -> WireRequest:
@@ -138,7 +163,9 @@ def with_foreign(wire: str, request: WireRequest, body: Mapping[str, Json]) -> W
         own = _OWN.get(wire, ()) if where in ("", "extra_body.") else _OWN_WITHIN
         given = {name: fields[name] for name in fields.keys() & _ALL if fields[name] is not None and name not in own}
         refuse_unless_neutral(given, _NEUTRAL, _INSTEAD, where)
-        outputs += [found for name in _OUTPUTS if name in given and (found := _output(name, given[name], where)) is not None]
+        outputs += [
+            found for name in _OUTPUTS if name in given and (found := _output(name, given[name], where)) is not None
+        ]
         kwargs |= _kwargs(given, where)
     if len(outputs) > 1:
         first, second = outputs[0].where, outputs[1].where
@@ -182,7 +209,9 @@ def _structured(value: Any, where: str) -> OutputFormat | None:
     """vLLM's object, of which one member says what the reply has to be."""
     if not isinstance(value, dict):
         raise bad(f"{where} must be an object, not {shown(value)}", where)
-    fields = {name: each for name, each in cast("dict[str, Any]", value).items() if each is not None and each is not False}
+    fields = {
+        name: each for name, each in cast("dict[str, Any]", value).items() if each is not None and each is not False
+    }
     kinds = [name for name in ("json", "json_object", "regex", "choice", "grammar", "structural_tag") if name in fields]
     wrong = [name for name in fields if name not in kinds and not name.startswith(("disable_", "_"))]
     if "structural_tag" in kinds or wrong:
@@ -216,8 +245,15 @@ def _schema(value: Any, where: str) -> OutputFormat:
 
 def _text(kind: str, value: Any, where: str) -> OutputFormat:
     if not isinstance(value, str) or not value.strip():
-        raise bad(f"{where} must be a {'regular expression' if kind == 'regex' else 'grammar'} as a text, not {shown(value)}", where)
-    return OutputFormat(None, where, value, regex=value) if kind == "regex" else OutputFormat(None, where, value, grammar=value)
+        raise bad(
+            f"{where} must be a {'regular expression' if kind == 'regex' else 'grammar'} as a text, not {shown(value)}",
+            where,
+        )
+    return (
+        OutputFormat(None, where, value, regex=value)
+        if kind == "regex"
+        else OutputFormat(None, where, value, grammar=value)
+    )
 
 
 def _choice(value: Any, where: str) -> OutputFormat | None:

@@ -1,8 +1,8 @@
-"""Google's Gemini API: `generateContent`, `streamGenerateContent` (as server-sent events, or as one JSON array that grows) and `countTokens`.
-`gemini_request` reads the requests.
+"""Google's Gemini API: `generateContent`, `streamGenerateContent` (as server-sent events, or as one JSON array that
+grows) and `countTokens`. `gemini_request` reads the requests.
 
-Pure translation. Thoughts are told only where `thinkingConfig.includeThoughts` asks for them; elsewhere they travel as the thought signature of the turn's
-last part, so that the client sends them back unread.
+Pure translation. Thoughts are told only where `thinkingConfig.includeThoughts` asks for them; elsewhere they travel as
+the thought signature of the turn's last part, so that the client sends them back unread.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Count, Past, Reply, Target, Use, WireRequest
-from agentlightning.gateway.wires.carried import as_object, sealed
 from agentlightning.gateway.wires.fields import mapping
 from agentlightning.gateway.wires.gemini_request import read_request, resource
+from agentlightning.gateway.wires.round_trip import as_object, sealed
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Json, ToolCall
 
 _STATUS = {
-    401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 408: "DEADLINE_EXCEEDED", 409: "ABORTED", 410: "FAILED_PRECONDITION",
+    401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 408: "DEADLINE_EXCEEDED", 409: "ABORTED",
+    410: "FAILED_PRECONDITION",
     429: "RESOURCE_EXHAUSTED", 501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
 }  # fmt: skip
 
@@ -31,12 +32,21 @@ def gemini_error(error: CallError) -> bytes:
         violation = {"field": error.param, "description": error.message}
         details.append({"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": [violation]})
     if error.code:
-        details.append({"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": error.code.upper(), "domain": "agentlightning"})
-    return orjson.dumps({"error": {"code": error.status, "message": error.message, "status": status, "details": details}})
+        details.append(
+            {
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": error.code.upper(),
+                "domain": "agentlightning",
+            }
+        )
+    return orjson.dumps(
+        {"error": {"code": error.status, "message": error.message, "status": status, "details": details}}
+    )
 
 
 class Gemini:
-    """``POST models/{model}:{method}``, also below a publisher, a project or a version that the server leaves in the path. Satisfies `Wire`."""
+    """``POST models/{model}:{method}``, also below a publisher, a project or a version that the server leaves in the
+    path. Satisfies `Wire`."""
 
     name = "gemini"
 
@@ -62,7 +72,12 @@ class Gemini:
             parts = _parts(message.reasoning, message.content, message.tool_calls, thoughts=thoughts)
             candidates.append(_finished(index, parts, choice, thoughts=thoughts, logprobs=request.logprobs))
         return orjson.dumps(
-            {"candidates": candidates, "usageMetadata": _usage(reply), "modelVersion": request.model, "responseId": reply.id}
+            {
+                "candidates": candidates,
+                "usageMetadata": _usage(reply),
+                "modelVersion": request.model,
+                "responseId": reply.id,
+            }
         )
 
     def stream(self, request: WireRequest, call_id: str, created: int) -> GeminiStream:
@@ -75,9 +90,9 @@ class Gemini:
 class GeminiStream:
     """The chunks of one reply, each with one candidate: as server-sent events, or as the items of one array.
 
-    A candidate's latest parts are held back until the next ones come, so that the finish has some of its own: the official client's chats forget a
-    turn of which a chunk came without, or (before release 3) with an empty text. Heartbeats are line ends, which mean nothing in either form; the
-    official client takes a comment for a chunk.
+    A candidate's latest parts are held back until the next ones come, so that the finish has some of its own: the
+    official client's chats forget a turn of which a chunk came without, or (before release 3) with an empty text.
+    Heartbeats are line ends, which mean nothing in either form; the official client takes a comment for a chunk.
     """
 
     heartbeat = b"\n"
@@ -123,7 +138,8 @@ class GeminiStream:
 
 
 _LINE_ENDS = tuple((chr(code).encode(), f"\\u{code:04x}".encode()) for code in (0x85, 0x2028, 0x2029))
-"""What readers of lines (httpx, and so the official client before release 3) take for the end of one, besides those that JSON escapes anyway."""
+"""What readers of lines (httpx, and so the official client before release 3) take for the end of one, besides those
+that JSON escapes anyway."""
 
 
 # --------------------------------------------------------------------------- parts of a reply
@@ -152,7 +168,9 @@ def _args(arguments: str) -> Json:
     return orjson.Fragment(as_object(arguments).replace("\n", " ").replace("\r", " ").encode())
 
 
-def _finished(index: int, parts: list[dict[str, Json]], choice: Choice, *, thoughts: bool, logprobs: bool) -> dict[str, Json]:
+def _finished(
+    index: int, parts: list[dict[str, Json]], choice: Choice, *, thoughts: bool, logprobs: bool
+) -> dict[str, Json]:
     """A candidate with its last parts."""
     parts = parts or [{"text": ""}]
     if choice.message.reasoning and not thoughts:

@@ -1,7 +1,7 @@
 """Requests of Google's Gemini API. `gemini` writes the replies.
 
-Every field may be written in camelCase or snake_case, and a list of one as its one item, as the API takes them. Unknown fields are accepted; what cannot
-be honoured is refused by name.
+Every field may be written in camelCase or snake_case, and a list of one as its one item, as the API takes them. Unknown
+fields are accepted; what cannot be honoured is refused by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from urllib.parse import unquote
 import orjson
 
 from agentlightning.gateway.wires.base import Called, OutputFormat, Target, ToolChoice, WireRequest
-from agentlightning.gateway.wires.carried import from_object, unsealed
 from agentlightning.gateway.wires.fields import (
     MAX_SAMPLES,
     arguments_text,
@@ -33,6 +32,7 @@ from agentlightning.gateway.wires.fields import (
     tool_of,
     unsupported,
 )
+from agentlightning.gateway.wires.round_trip import from_object, unsealed
 from agentlightning.types import Json, Message, Tool, ToolCall
 
 METHODS = ("generateContent", "streamGenerateContent", "countTokens")
@@ -42,10 +42,13 @@ _COLLECTIONS = ("models", "tunedModels", "endpoints")
 _ROLES = ("user", "model", "function")
 
 _KEPT = {
-    "temperature": "temperature", "topP": "top_p", "topK": "top_k", "maxOutputTokens": "max_output_tokens", "candidateCount": "candidate_count", "seed": "seed",
-    "stopSequences": "stop_sequences", "responseMimeType": "response_mime_type", "responseLogprobs": "response_logprobs",
+    "temperature": "temperature", "topP": "top_p", "topK": "top_k", "maxOutputTokens": "max_output_tokens",
+    "candidateCount": "candidate_count", "seed": "seed",
+    "stopSequences": "stop_sequences", "responseMimeType": "response_mime_type",
+    "responseLogprobs": "response_logprobs",
 }  # fmt: skip
-"""What the record keeps of `generationConfig`, and under which names: as far as wires share settings, they share their names."""
+"""What the record keeps of `generationConfig`, and under which names: as far as wires share settings, they share their
+names."""
 
 _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "presencePenalty": (0,),
@@ -108,7 +111,9 @@ def read_request(target: Target, body: Mapping[str, Json]) -> WireRequest:
     boolean(thinking, "includeThoughts", param="generationConfig.thinkingConfig.includeThoughts")
     tools = _tools(fields.get("tools"))
     of_tools = _object(fields.get("toolConfig"), "toolConfig")
-    refuse_unless_neutral(of_tools, {"retrievalConfig": ({},), "includeServerSideToolInvocations": (False,)}, where="toolConfig.")
+    refuse_unless_neutral(
+        of_tools, {"retrievalConfig": ({},), "includeServerSideToolInvocations": (False,)}, where="toolConfig."
+    )
     calling = _object(of_tools.get("functionCallingConfig"), "toolConfig.functionCallingConfig")
     refuse_unless_neutral(calling, {"streamFunctionCallArguments": (False,)}, where="toolConfig.functionCallingConfig.")
     choice, names = _tool_choice(calling, tools)
@@ -162,7 +167,11 @@ def _camel(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields under their camelCase names, which hold where both are there."""
     if not any("_" in name for name in fields):
         return fields
-    renamed = {_HUMP.sub(lambda found: found[1].upper(), name.lstrip("_")): value for name, value in fields.items() if "_" in name}
+    renamed = {
+        _HUMP.sub(lambda found: found[1].upper(), name.lstrip("_")): value
+        for name, value in fields.items()
+        if "_" in name
+    }
     renamed.update((name, value) for name, value in fields.items() if "_" not in name)
     return renamed
 
@@ -229,12 +238,17 @@ def _part(raw: Any, where: str) -> Mapping[str, Any]:
     others = [name for name, value in part.items() if value is not None and name not in _DATA and name not in _BESIDES]
     if others and (all(part.get(name) is None for name in _DATA) or any(name in _MEDIA for name in others)):
         name = next((name for name in others if name in _MEDIA), others[0])
-        raise bad(f"{where}.{shown(name)[1:-1]} is not supported: this model reads text", f"{where}.{name}", "unsupported_content")
+        raise bad(
+            f"{where}.{shown(name)[1:-1]} is not supported: this model reads text",
+            f"{where}.{name}",
+            "unsupported_content",
+        )
     return part
 
 
 class _History:
-    """Makes messages of contents: one of each turn of the model, over how many contents it may be spread, and one of each result of a function."""
+    """Makes messages of contents: one of each turn of the model, over how many contents it may be spread, and one of
+    each result of a function."""
 
     def __init__(self, messages: list[Message]) -> None:
         self._messages = messages
@@ -254,7 +268,10 @@ class _History:
         role = content.get("role") or "user"
         if role not in _ROLES:
             raise bad(f"{where}.role must be one of {', '.join(_ROLES)}, not {shown(role)}", f"{where}.role")
-        parts = [(_part(part, f"{where}.parts[{j}]"), f"{where}.parts[{j}]") for j, part in enumerate(_several(content.get("parts")))]
+        parts = [
+            (_part(part, f"{where}.parts[{j}]"), f"{where}.parts[{j}]")
+            for j, part in enumerate(_several(content.get("parts")))
+        ]
         if role == "model":
             self._in_turn = True
             for part, place in parts:
@@ -284,13 +301,19 @@ class _History:
             raise bad(f"{where}.functionResponse cannot be in a content of role model", f"{where}.functionResponse")
         self._signed = self._signed or unsealed(part.get("thoughtSignature"))
         if part.get("text") is not None:
-            (self._thoughts if boolean(part, "thought", param=f"{where}.thought") else self._texts).append(needed_text(part, "text", where))
+            (self._thoughts if boolean(part, "thought", param=f"{where}.thought") else self._texts).append(
+                needed_text(part, "text", where)
+            )
         if part.get("functionCall") is not None:
             call = _object(part["functionCall"], f"{where}.functionCall")
-            refuse_unless_neutral(call, {"partialArgs": ([],), "willContinue": (False,)}, where=f"{where}.functionCall.")
+            refuse_unless_neutral(
+                call, {"partialArgs": ([],), "willContinue": (False,)}, where=f"{where}.functionCall."
+            )
             args = call.get("args")
             if args is not None and not isinstance(args, dict):
-                raise bad(f"{where}.functionCall.args must be an object, not {shown(args)}", f"{where}.functionCall.args")
+                raise bad(
+                    f"{where}.functionCall.args must be an object, not {shown(args)}", f"{where}.functionCall.args"
+                )
             arguments = from_object(cast("dict[str, Json]", args or {}), f"{where}.functionCall.args")
             name = needed_text(call, "name", f"{where}.functionCall")
             call_id = call.get("id")
@@ -321,10 +344,13 @@ class _History:
         response = fields.get("response")
         if response is not None and not isinstance(response, dict | str):
             raise bad(f"{where}.response must be an object, not {shown(response)}", f"{where}.response")
-        return Message("tool", arguments_text(response, f"{where}.response"), (), self._answers(name, call_id or None), name)
+        return Message(
+            "tool", arguments_text(response, f"{where}.response"), (), self._answers(name, call_id or None), name
+        )
 
     def _answers(self, name: str, call_id: str | None) -> str | None:
-        """The id of the call that a result is of: the one it names, else that of the function's first call without a result."""
+        """The id of the call that a result is of: the one it names, else that of the function's first call without a
+        result."""
         if call_id in self._given:
             self._answered.add(call_id)
             return call_id
@@ -357,7 +383,11 @@ def _tools_of(encoded: bytes) -> tuple[Tool, ...]:
         for kind, settings in tool.items():
             if kind != "functionDeclarations" and settings is not None:
                 kind = shown(kind)[1:-1]
-                raise bad(f"tools[{i}].{kind} is not supported: only functionDeclarations are", f"tools[{i}].{kind}", "unsupported_tool")
+                raise bad(
+                    f"tools[{i}].{kind} is not supported: only functionDeclarations are",
+                    f"tools[{i}].{kind}",
+                    "unsupported_tool",
+                )
         for j, declared in enumerate(_several(tool.get("functionDeclarations"))):
             tools.append(_tool(declared, f"tools[{i}].functionDeclarations[{j}]"))
     return tuple(tools)
@@ -416,7 +446,8 @@ _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "m
 
 
 def json_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
-    """A schema in Gemini's dialect (types in capitals, ``nullable``, counts as strings, an order of the properties) as JSON schema.
+    """A schema in Gemini's dialect (types in capitals, ``nullable``, counts as strings, an order of the properties) as
+    JSON schema.
 
     What the two have in common stays as it is. It is no deeper than ``check_depth`` allows.
     """
@@ -429,12 +460,15 @@ def json_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
         elif name in _COUNTS and isinstance(value, str) and value.isascii() and value.isdigit():
             result[name] = int(value[:18])
         elif name in ("properties", "defs") and isinstance(value, dict):
-            result["$defs" if name == "defs" else name] = _schemas(cast("dict[str, Json]", value), fields.get("propertyOrdering"))
+            result["$defs" if name == "defs" else name] = _schemas(
+                cast("dict[str, Json]", value), fields.get("propertyOrdering")
+            )
         elif name in ("items", "additionalProperties") and isinstance(value, dict):
             result[name] = json_schema(cast("dict[str, Json]", value))
         elif name in ("anyOf", "prefixItems") and isinstance(value, list):
             result[name] = [
-                json_schema(cast("dict[str, Json]", one)) if isinstance(one, dict) else one for one in cast("list[Json]", value)
+                json_schema(cast("dict[str, Json]", one)) if isinstance(one, dict) else one
+                for one in cast("list[Json]", value)
             ]
         elif name == "ref" and isinstance(value, str):
             result["$ref"] = value.replace("#/defs/", "#/$defs/")

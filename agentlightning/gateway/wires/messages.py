@@ -1,7 +1,8 @@
 """Anthropic's Messages: the reply as JSON and as server-sent events. `messages_request` reads the requests.
 
-Pure translation. A call's ``input`` has to be an object: arguments that are none are given out as ``{"INVALID_JSON": "<the text>"}`` and recognised
-when they come back. The signature of a thinking block is an encoding of its text, no secret and no proof.
+Pure translation. A call's ``input`` has to be an object: arguments that are none are given out as ``{"INVALID_JSON":
+"<the text>"}`` and recognised when they come back. The signature of a thinking block is an encoding of its text, no
+secret and no proof.
 """
 
 from __future__ import annotations
@@ -10,10 +11,21 @@ from collections.abc import Mapping
 
 import orjson
 
-from agentlightning.gateway.wires.base import Begun, CallError, Choice, Count, Look, Past, Reply, Target, Use, WireRequest
-from agentlightning.gateway.wires.carried import as_object, sealed
+from agentlightning.gateway.wires.base import (
+    Begun,
+    CallError,
+    Choice,
+    Count,
+    Look,
+    Past,
+    Reply,
+    Target,
+    Use,
+    WireRequest,
+)
 from agentlightning.gateway.wires.fields import mapping
 from agentlightning.gateway.wires.messages_request import CALL, read_request
+from agentlightning.gateway.wires.round_trip import as_object, sealed
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Json, ToolCall
 
@@ -33,7 +45,9 @@ def anthropic_error(error: CallError) -> bytes:
     # Agents that shorten their history look for these words.
     message = f"prompt is too long: {error.message}" if error.code == "context_length_exceeded" else error.message
     told: dict[str, Json] = {"type": kind, "message": message}
-    if error.code is not None and error.code.startswith("thread_"):  # the official client sends the whole history for some of these
+    if error.code is not None and error.code.startswith(
+        "thread_"
+    ):  # the official client sends the whole history for some of these
         told["details"] = {"error_code": error.code}
     return orjson.dumps({"type": "error", "error": told})
 
@@ -71,8 +85,12 @@ class Messages:
             )
         if choice.message.content:
             content.append({"type": "text", "text": choice.message.content})
-        content += [{**_call(call), "input": orjson.Fragment(as_object(call.arguments))} for call in choice.message.tool_calls]
-        return orjson.dumps({**_message(request, reply.id), "content": content, **_ending(choice), "usage": _usage_of(reply)})
+        content += [
+            {**_call(call), "input": orjson.Fragment(as_object(call.arguments))} for call in choice.message.tool_calls
+        ]
+        return orjson.dumps(
+            {**_message(request, reply.id), "content": content, **_ending(choice), "usage": _usage_of(reply)}
+        )
 
     def stream(self, request: WireRequest, call_id: str, created: int) -> MessageStream:
         return MessageStream(request, call_id)
@@ -84,8 +102,9 @@ class Messages:
 class MessageStream:
     """Server-sent events of one reply: a block of thinking, one of text, one for each tool call, then how it ended.
 
-    Blocks come one after the other, so calls wait for the end: text may still follow them, and in a whole reply it stands before them. ``message_start``
-    tells how many tokens the prompt has, ``message_delta`` how many of them were read from the cache. Thinking that comes after text is a block of its own.
+    Blocks come one after the other, so calls wait for the end: text may still follow them, and in a whole reply it
+    stands before them. ``message_start`` tells how many tokens the prompt has, ``message_delta`` how many of them were
+    read from the cache. Thinking that comes after text is a block of its own.
     """
 
     content_type = "text/event-stream; charset=utf-8"
@@ -101,7 +120,12 @@ class MessageStream:
 
     def begin(self, begun: Begun) -> bytes:
         message = _message(self._request, self._id)
-        message |= {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(begun.prompt_tokens, 0, 0, 0)}
+        message |= {
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _usage(begun.prompt_tokens, 0, 0, 0),
+        }
         return _event("message_start", message=message)
 
     def delta(self, index: int, delta: ParsedDelta) -> bytes:
@@ -163,8 +187,14 @@ def _counted(tokens: int) -> bytes:
 def _refused(target: Target) -> bytes:
     """Nothing of this API tells about earlier calls: the paths that are not served are refused, by name."""
     if target.path.split("/")[1] == "batches":
-        raise CallError(404, "message batches (messages/batches) are not served: send each request to messages", code="not_served")
-    raise CallError(404, f"there is nothing at {target.path!r}: this API serves messages and messages/count_tokens", code="unknown_url")
+        raise CallError(
+            404, "message batches (messages/batches) are not served: send each request to messages", code="not_served"
+        )
+    raise CallError(
+        404,
+        f"there is nothing at {target.path!r}: this API serves messages and messages/count_tokens",
+        code="unknown_url",
+    )
 
 
 def _event(kind: str, **fields: Json) -> bytes:

@@ -1,10 +1,11 @@
 """Reading a request of Anthropic's Messages: blocks to messages.
 
-Pure translation. A user turn's tool results and texts become `tool` and `user` messages in the order given; messages of the same role in a row are
-one turn, as in the API. ``cache_control`` is read nowhere, so it can make no difference. What cannot be honoured is refused by name.
+Pure translation. A user turn's tool results and texts become `tool` and `user` messages in the order given; messages of
+the same role in a row are one turn, as in the API. ``cache_control`` is read nowhere, so it can make no difference.
+What cannot be honoured is refused by name.
 
-A ``thread`` is a history that stays here: a request that continues one sends its new messages alone, and has the system prompt, the tools and the messages
-of the reply that it names. A reply may be continued more than once.
+A ``thread`` is a history that stays here: a request that continues one sends its new messages alone, and has the system
+prompt, the tools and the messages of the reply that it names. A reply may be continued more than once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 from agentlightning.gateway.wires.base import Called, CallError, OutputFormat, Past, ToolChoice, WireRequest
-from agentlightning.gateway.wires.carried import from_object, unsealed
 from agentlightning.gateway.wires.fields import (
     bad,
     boolean,
@@ -37,12 +37,15 @@ from agentlightning.gateway.wires.fields import (
     tools_of,
     unsupported,
 )
+from agentlightning.gateway.wires.round_trip import from_object, unsealed
 from agentlightning.types import Json, Message, Tool, ToolCall
 
 _KEPT = (
-    "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stream", "tool_choice", "thinking", "metadata", "service_tier", "thread",
+    "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stream", "tool_choice", "thinking", "metadata",
+    "service_tier", "thread",
 )  # fmt: skip
-"""What the record keeps of a request besides its messages and tools, and ``effort`` and ``task_budget`` of ``output_config``."""
+"""What the record keeps of a request besides its messages and tools, and ``effort`` and ``task_budget`` of
+``output_config``."""
 
 _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "compaction": (),
@@ -68,7 +71,8 @@ _THINKING = ("enabled", "adaptive", "disabled")
 
 
 def read_request(body: Mapping[str, Json], past: Past, *, counted: bool) -> WireRequest:
-    """``counted``: only the prompt's tokens are asked for, so that ``max_tokens`` may be left out and compaction makes no difference. Raises CallError."""
+    """``counted``: only the prompt's tokens are asked for, so that ``max_tokens`` may be left out and compaction makes
+    no difference. Raises CallError."""
     refuse_unless_neutral({**body, "compaction": None} if counted else body, _NEUTRAL, _INSTEAD)
     _check_context_management(body.get("context_management"))
     limit = integer(body, "max_tokens", 1)
@@ -134,12 +138,15 @@ def _continued(thread: Json, past: Past) -> _Begun | None:
     if kind == "create":
         return None
     if kind != "continue" or not isinstance(call_id, str):
-        raise bad(f"thread must be of type create or continue (with its previous_message_id), not {shown(thread)}", "thread")
+        raise bad(
+            f"thread must be of type create or continue (with its previous_message_id), not {shown(thread)}", "thread"
+        )
     kept = past.call(call_id) if call_id.startswith(CALL) else None
     if kept is None:
         raise CallError(
             404,
-            f"thread.previous_message_id names message {shown(call_id)}, which is not here: it belongs to another attempt, or it was made without a thread; "
+            f"thread.previous_message_id names message {shown(call_id)}, which is not here: it belongs to another "
+            "attempt, or it was made without a thread; "
             "send the whole conversation with thread.type=create",
             param="thread.previous_message_id",
             code="thread_not_found",
@@ -153,7 +160,11 @@ _Held = TypeVar("_Held", tuple[Message, ...], tuple[Tool, ...])
 def _kept(name: str, given: _Held, held: _Held) -> _Held:
     """What a thread was created with, which later requests may leave out or repeat."""
     if given and given != held:
-        raise bad(f"{name} is not what the thread was created with: leave it out, or create a thread", name, "thread_fingerprint_mismatch")
+        raise bad(
+            f"{name} is not what the thread was created with: leave it out, or create a thread",
+            name,
+            "thread_fingerprint_mismatch",
+        )
     return held
 
 
@@ -193,7 +204,8 @@ def _messages(value: Json, known: tuple[Message, ...]) -> list[Message]:
     messages = [message for role, run in groupby(messages, _ROLE) for message in _one_turn(role, list(run))]
     if messages[-1].role == "assistant":
         raise bad(
-            "messages ends with a message of the assistant (a prefill), which is not supported: the model begins its own turn",
+            "messages ends with a message of the assistant (a prefill), which is not supported: the model begins its "
+            "own turn",
             "messages",
             "unsupported_parameter",
         )
@@ -239,7 +251,11 @@ def _said(kind: str, fields: Mapping[str, Any], where: str) -> str:
     source = mapping(fields.get("source"))
     if kind == "document" and source.get("type") in ("text", "content"):
         if mapping(fields.get("citations")).get("enabled"):
-            raise bad(f"{where}.citations is not supported: this model cites nothing", f"{where}.citations", "unsupported_content")
+            raise bad(
+                f"{where}.citations is not supported: this model cites nothing",
+                f"{where}.citations",
+                "unsupported_content",
+            )
         inner = source.get("content")
         if source["type"] == "text":
             said = [needed_text(source, "data", f"{where}.source")]
@@ -247,7 +263,11 @@ def _said(kind: str, fields: Mapping[str, Any], where: str) -> str:
             said = [inner] if isinstance(inner, str) else _texts(inner, f"{where}.source.content")
         return "\n".join([*(part for name in ("title", "context") if (part := text(fields, name, where))), *said])
     of = f" with a source of type {shown(source['type'])}" if "type" in source else ""
-    raise bad(f"{where} is of type {kind!r}{of}, which is not supported: this model reads text", f"{where}.type", "unsupported_content")
+    raise bad(
+        f"{where} is of type {kind!r}{of}, which is not supported: this model reads text",
+        f"{where}.type",
+        "unsupported_content",
+    )
 
 
 def _user(content: Any, where: str) -> list[Message]:
@@ -272,7 +292,12 @@ def _result(fields: Mapping[str, Any], where: str) -> Message:
         said = content or ""
     else:
         blocks = _blocks(content, f"{where}.content")
-        said = "\n".join([needed_text(each, "tool_name", at) if kind == REFERENCE else _said(kind, each, at) for kind, each, at in blocks])
+        said = "\n".join(
+            [
+                needed_text(each, "tool_name", at) if kind == REFERENCE else _said(kind, each, at)
+                for kind, each, at in blocks
+            ]
+        )
     if boolean(fields, "is_error") and not said.lstrip().lower().startswith("error"):
         said = f"Error: {said}"  # what the API tells its models apart from the text
     return Message("tool", said, (), needed_text(fields, "tool_use_id", where))
@@ -302,22 +327,37 @@ def _assistant(content: Any, where: str) -> Message:
 
 
 def _tools(body: Mapping[str, Json]) -> tuple[tuple[Tool, ...], int]:
-    """The tools that the model is told of. Those with ``defer_loading`` come last, once a tool's result has referred to them, and are counted."""
+    """The tools that the model is told of. Those with ``defer_loading`` come last, once a tool's result has referred to
+    them, and are counted."""
     tools = tools_of(body.get("tools"), _tool)
     listed = [mapping(raw) for raw in cast("list[Json]", body["tools"])] if tools else []
     deferred = {raw["name"]: raw for raw in listed if raw.get("defer_loading")}
     if not deferred:
         return tools, 0
     if body.get("thread") is not None:
-        raise bad("tools with defer_loading are not supported in a thread: send the whole history", "tools", "thread_unsupported_request")
+        raise bad(
+            "tools with defer_loading are not supported in a thread: send the whole history",
+            "tools",
+            "thread_unsupported_request",
+        )
     loaded = [deferred[name] for name in _references(body.get("messages")) if name in deferred]
     return tools_of([*(raw for raw in listed if raw["name"] not in deferred), *loaded], _tool), len(loaded)
 
 
 def _references(messages: Json) -> list[str]:
     """The tools that results refer to, each once."""
-    blocks = [block for message in objects(messages) for block in objects(message.get("content")) if block.get("type") == "tool_result"]
-    found = [each.get("tool_name") for block in blocks for each in objects(block.get("content")) if each.get("type") == REFERENCE]
+    blocks = [
+        block
+        for message in objects(messages)
+        for block in objects(message.get("content"))
+        if block.get("type") == "tool_result"
+    ]
+    found = [
+        each.get("tool_name")
+        for block in blocks
+        for each in objects(block.get("content"))
+        if each.get("type") == REFERENCE
+    ]
     return list(dict.fromkeys([name for name in found if isinstance(name, str)]))
 
 
@@ -326,7 +366,8 @@ def _tool(raw: Any, where: str) -> Tool:
     kind = tool.get("type")
     if kind is not None and kind != "custom":
         raise bad(
-            f"{where} is of type {shown(kind)}, which the API's own servers or models know: only tools with an input_schema are supported",
+            f"{where} is of type {shown(kind)}, which the API's own servers or models know: only tools with an "
+            "input_schema are supported",
             f"{where}.type",
             "unsupported_tool",
         )
@@ -360,14 +401,19 @@ def _output(value: Json) -> OutputFormat | None:
     if fields.get("type") == "json_schema" and isinstance(schema, dict):
         check_depth(schema, "output_config.format.schema")
         return OutputFormat(cast("dict[str, Json]", schema), "output_config.format", "json_schema")
-    raise bad(f"output_config.format must be of type json_schema (with its schema), not {shown(value)}", "output_config.format")
+    raise bad(
+        f"output_config.format must be of type json_schema (with its schema), not {shown(value)}",
+        "output_config.format",
+    )
 
 
 def _check_context_management(value: Json) -> None:
     """A history is used as it is sent: edits that would leave some of it out are refused."""
     edits: Any = mapping(value).get("edits") or []
     if (value is not None and not isinstance(value, dict)) or not isinstance(edits, list):
-        raise bad(f"context_management must be an object with a list of edits, not {shown(value)}", "context_management")
+        raise bad(
+            f"context_management must be an object with a list of edits, not {shown(value)}", "context_management"
+        )
     for i, edit in enumerate(cast("list[Any]", edits)):
         kind, keep = mapping(edit).get("type"), mapping(edit).get("keep")
         if not (isinstance(kind, str) and kind.startswith("clear_thinking") and keep in ("all", {"type": "all"})):

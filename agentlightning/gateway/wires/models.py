@@ -1,4 +1,5 @@
-"""The models that can be asked for, at the path that three APIs share: each client is told in the shape of its own API. Pure."""
+"""The models that can be asked for, at the path that three APIs share: each client is told in the shape of its own API.
+Pure."""
 
 from __future__ import annotations
 

@@ -20,7 +20,11 @@ def openai_error(error: CallError) -> bytes:
 def include_usage(body: Mapping[str, Json]) -> bool | None:
     """`stream_options.include_usage`. Raises CallError."""
     options = settings(body, "stream_options")
-    return None if options.get("include_usage") is None else boolean(options, "include_usage", param="stream_options.include_usage")
+    return (
+        None
+        if options.get("include_usage") is None
+        else boolean(options, "include_usage", param="stream_options.include_usage")
+    )
 
 
 def usage(reply: Reply) -> dict[str, Json]:
@@ -36,8 +40,9 @@ def usage(reply: Reply) -> dict[str, Json]:
 class ChunkStream(ABC):
     """Server-sent chunks of one reply, up to its finish chunks (one for each sample), usage and ``[DONE]``.
 
-    Logprobs and token ids come with the finish chunk: the engine tells them when the sample is whole. Where ``include_usage`` was not said the usage
-    rides on the last finish chunk; where it is false there is none. ``base`` is what every chunk begins with.
+    Logprobs and token ids come with the finish chunk: the engine tells them when the sample is whole. Where
+    ``include_usage`` was not said the usage rides on the last finish chunk; where it is false there is none. ``base``
+    is what every chunk begins with.
     """
 
     content_type = "text/event-stream; charset=utf-8"

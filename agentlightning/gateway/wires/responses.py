@@ -1,9 +1,10 @@
 """OpenAI's Responses API: responses as JSON and as server-sent events, what is kept of them, and conversations.
 
-Pure translation. An agent may send its whole history each time, or refer to it: by `previous_response_id`, by a conversation, or item by item. What it
-refers to is the attempt's own past, so that each way continues the same recorded tokens. Unknown fields are accepted; what cannot be honoured
-(hosted tools, background, prompt templates, images) is refused by name. `truncation` may say `auto`, though no item is ever dropped: a prompt that does
-not fit is refused. `metadata`, `user` and the like are kept in the record and repeated.
+Pure translation. An agent may send its whole history each time, or refer to it: by `previous_response_id`, by a
+conversation, or item by item. What it refers to is the attempt's own past, so that each way continues the same recorded
+tokens. Unknown fields are accepted; what cannot be honoured (hosted tools, background, prompt templates, images) is
+refused by name. `truncation` may say `auto`, though no item is ever dropped: a prompt that does not fit is refused.
+`metadata`, `user` and the like are kept in the record and repeated.
 """
 
 from __future__ import annotations
@@ -68,10 +69,12 @@ from agentlightning.types import Json, Message, Tool
 _PATHS = re.compile(r"responses(/.*)?|conversations(/.*)?")
 
 _KEPT = (
-    "temperature", "top_p", "top_k", "max_output_tokens", "seed", "stop", "stream", "store", "tool_choice", "parallel_tool_calls", "truncation",
+    "temperature", "top_p", "top_k", "max_output_tokens", "seed", "stop", "stream", "store", "tool_choice",
+    "parallel_tool_calls", "truncation",
     "reasoning", "metadata", "user", "safety_identifier", "prompt_cache_key", "service_tier",
 )  # fmt: skip
-"""What the record keeps of a request as it was sent; `include`, `text`, `conversation` and `previous_response_id` are kept once they are checked."""
+"""What the record keeps of a request as it was sent; `include`, `text`, `conversation` and `previous_response_id` are
+kept once they are checked."""
 
 _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "background": (False,),
@@ -96,13 +99,18 @@ _INSTEAD = {
     "personality": "say it in the instructions",
     "background": "responses are made while the client waits, which may take as long as it likes",
     "prompt": "send input and instructions",
-    "max_tool_calls": "it limits hosted tools, which there are none of; parallel_tool_calls=false allows one function call at a time",
+    "max_tool_calls": "it limits hosted tools, which there are none of; parallel_tool_calls=false allows one function "
+    "call at a time",
     "top_logprobs": f"logprobs of the sampled tokens are available with include=['{LOGPROBS}']",
     "n": "make several calls",
     "truncation": "it is auto or disabled",
 }
 
-_TOOL_NEUTRAL: Mapping[str, tuple[Json, ...]] = {"defer_loading": (False,), "async": (False,), "allowed_callers": (["direct"], [])}
+_TOOL_NEUTRAL: Mapping[str, tuple[Json, ...]] = {
+    "defer_loading": (False,),
+    "async": (False,),
+    "allowed_callers": (["direct"], []),
+}
 
 
 class Responses:
@@ -144,7 +152,9 @@ class Responses:
             string(body, name)
         settings(body, "stream_options")
         caching = settings(body, "prompt_cache_options")
-        refuse_unless_neutral(caching, {"prewarm": (False,), "comparison_response_id": ()}, where="prompt_cache_options.")
+        refuse_unless_neutral(
+            caching, {"prewarm": (False,), "comparison_response_id": ()}, where="prompt_cache_options."
+        )
         stored = body.get("store") is None or boolean(body, "store")
         return WireRequest(
             model=string(body, "model") or "",
@@ -186,14 +196,25 @@ class Responses:
 
 
 def _history(body: Mapping[str, Json], past: Past) -> tuple[tuple[Message, ...], str | None, int, str | None]:
-    """All messages but the instructions, the conversation they go to, how many of them come from it, and the response that they go on from."""
+    """All messages but the instructions, the conversation they go to, how many of them come from it, and the response
+    that they go on from."""
     given = body.get("input")
-    new = () if given is None else (Message("user", given),) if isinstance(given, str) else read_items(given, past, "input")
+    new = (
+        ()
+        if given is None
+        else (Message("user", given),)
+        if isinstance(given, str)
+        else read_items(given, past, "input")
+    )
     previous, named = body.get("previous_response_id"), body.get("conversation")
     if previous is not None and named is not None:
-        raise bad("previous_response_id and conversation cannot be used together: use one of them", "previous_response_id")
+        raise bad(
+            "previous_response_id and conversation cannot be used together: use one of them", "previous_response_id"
+        )
     if named is not None:
-        conversation = _conversation(mapping(named).get("id") if isinstance(named, dict) else named, past, "conversation")
+        conversation = _conversation(
+            mapping(named).get("id") if isinstance(named, dict) else named, past, "conversation"
+        )
         known = conversation_messages(conversation, past)
         _needed(known, new)
         return (*known, *new), conversation.id, len(known), conversation.last
@@ -211,7 +232,9 @@ def _previous(call_id: Json, past: Past) -> tuple[Message, ...]:
     if not isinstance(call_id, str):
         raise bad(f"previous_response_id must be a string, not {shown(call_id)}", "previous_response_id")
     if _response(call_id, past) is None:
-        raise _not_here("previous_response_id names response", call_id, "previous_response_id", "previous_response_not_found")
+        raise _not_here(
+            "previous_response_id names response", call_id, "previous_response_id", "previous_response_not_found"
+        )
     return past.history(call_id)
 
 
@@ -251,7 +274,8 @@ def _object(value: Json, name: str) -> Mapping[str, Json]:
 
 
 def _include(value: Json) -> list[str]:
-    """What is asked to be included, of what there is. The rest belongs to hosted tools and images, which are refused where they are asked for."""
+    """What is asked to be included, of what there is. The rest belongs to hosted tools and images, which are refused
+    where they are asked for."""
     if value is None:
         return []
     names = cast("list[Any]", value) if isinstance(value, list) else [None]
@@ -264,7 +288,9 @@ def _tool(raw: Any, where: str) -> Tool:
     tool = mapping(raw)
     kind = tool.get("type", "function")
     if kind != "function":
-        raise bad(f"{where} is of type {shown(kind)}: only functions are supported", f"{where}.type", "unsupported_tool")
+        raise bad(
+            f"{where} is of type {shown(kind)}: only functions are supported", f"{where}.type", "unsupported_tool"
+        )
     refuse_unless_neutral(tool, _TOOL_NEUTRAL, where=f"{where}.")
     return tool_of(tool.get("name"), tool.get("description"), tool.get("parameters"), where, strict=tool.get("strict"))
 
@@ -284,7 +310,9 @@ def _tool_choice(choice: Json, tools: tuple[Tool, ...]) -> tuple[ToolChoice, tup
         names = known_tools([mapping(tool).get("name") for tool in cast("list[Any]", listed)], tools, "tool_choice")
         return ("required" if fields.get("mode") == "required" else "auto"), names
     raise bad(
-        f"tool_choice must be auto, none, required, a function or allowed_tools (functions of tools), not {shown(choice)}", "tool_choice"
+        "tool_choice must be auto, none, required, a function or allowed_tools (functions of tools), not "
+        f"{shown(choice)}",
+        "tool_choice",
     )
 
 
@@ -302,9 +330,14 @@ def _output(value: Json) -> tuple[OutputFormat | None, dict[str, Json]]:
         return OutputFormat(None, "text.format", kind), {**told, "format": {"type": kind}}
     if kind in ("json_object", "json_schema") and isinstance(schema, dict):
         named = {name: wanted[name] for name in ("name", "strict") if wanted.get(name) is not None}
-        return OutputFormat(cast("dict[str, Json]", schema), "text.format", kind), {**told, "format": {"type": kind, **named}}
+        return OutputFormat(cast("dict[str, Json]", schema), "text.format", kind), {
+            **told,
+            "format": {"type": kind, **named},
+        }
     raise bad(
-        f"text.format must be of type text, json_object or json_schema (with its schema), not {shown(fields['format'])}", "text.format"
+        "text.format must be of type text, json_object or json_schema (with its schema), not "
+        f"{shown(fields['format'])}",
+        "text.format",
     )
 
 
@@ -338,7 +371,11 @@ def _looked(target: Target, body: Mapping[str, Json], past: Past) -> bytes:
 def _look_at_response(target: Target, rest: list[str], past: Past) -> dict[str, Json]:
     call_id, *below = rest
     if target.method == "POST" and below in ([], ["cancel"]):
-        raise bad(f"{target.path} is not supported: responses are neither compacted nor made in the background", None, "unsupported_path")
+        raise bad(
+            f"{target.path} is not supported: responses are neither compacted nor made in the background",
+            None,
+            "unsupported_path",
+        )
     kept = _response(call_id, past)
     if kept is None:
         raise _not_here("there is no response", call_id, None, "response_not_found")
@@ -390,7 +427,12 @@ def _metadata(body: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _shown_conversation(conversation: Conversation) -> dict[str, Json]:
-    return {"id": conversation.id, "object": "conversation", "created_at": conversation.created, "metadata": conversation.metadata}
+    return {
+        "id": conversation.id,
+        "object": "conversation",
+        "created_at": conversation.created,
+        "metadata": conversation.metadata,
+    }
 
 
 def _nothing_at(target: Target) -> CallError:

@@ -1,7 +1,8 @@
 """Items of the Responses API: the items of a request as messages, and messages as items whose ids find them again.
 
-An item's id names the call or the conversation that it belongs to and its place there, so that no table of items is kept: ``msg_CALL_0`` is of a
-call's output, ``msg_CALL_in_3`` of the history that it answered, ``msg_CONVERSATION_at_3`` of a conversation. Pure translation.
+An item's id names the call or the conversation that it belongs to and its place there, so that no table of items is
+kept: ``msg_CALL_0`` is of a call's output, ``msg_CALL_in_3`` of the history that it answered, ``msg_CONVERSATION_at_3``
+of a conversation. Pure translation.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agentlightning.gateway.wires.base import CallError, Choice, Conversation, Past, Reply, WireRequest
-from agentlightning.gateway.wires.carried import sealed, unsealed
 from agentlightning.gateway.wires.fields import arguments_text, bad, needed_text, shown
+from agentlightning.gateway.wires.round_trip import sealed, unsealed
 from agentlightning.types import FinishReason, Json, Message, ToolCall
 
 CALL = "resp_"
@@ -28,7 +29,8 @@ _ROLES = {"user": "user", "system": "system", "developer": "system", "assistant"
 _ID = re.compile(r"(?:msg|rs|fc|fco)_([0-9a-f]{24})_(?:(in|at)_)?[0-9]+")
 
 MAX_HISTORIES = 32
-"""Histories (those that calls answered, and conversations) whose items one request may refer to: each has to be read from its beginning."""
+"""Histories (those that calls answered, and conversations) whose items one request may refer to: each has to be read
+from its beginning."""
 
 
 # --------------------------------------------------------------------------- items -> messages
@@ -36,7 +38,8 @@ MAX_HISTORIES = 32
 
 @dataclass(slots=True)
 class _Turn:
-    """The assistant's turn that is being read. Its items may come in any order; ``call`` is the call that sampled it, where an id said so."""
+    """The assistant's turn that is being read. Its items may come in any order; ``call`` is the call that sampled it,
+    where an id said so."""
 
     call: str | None = None
     texts: list[str] = field(default_factory=list[str])
@@ -45,7 +48,8 @@ class _Turn:
     spoke: bool = False
 
     def ends_before(self, kind: str, call: str | None) -> bool:
-        """Whether an item begins another turn. A reply has one message item at most, and its reasoning comes before the rest of it."""
+        """Whether an item begins another turn. A reply has one message item at most, and its reasoning comes before the
+        rest of it."""
         if call is not None and self.call is not None:
             return call != self.call
         return (self.spoke and kind in ("message", "reasoning")) or (bool(self.calls) and kind == "reasoning")
@@ -55,7 +59,8 @@ class _Turn:
 
 
 def read_items(value: Any, past: Past, where: str) -> tuple[Message, ...]:
-    """The messages in a list of items: all of one turn of the assistant's (reasoning, text, calls) is one message. Raises CallError."""
+    """The messages in a list of items: all of one turn of the assistant's (reasoning, text, calls) is one message.
+    Raises CallError."""
     if not isinstance(value, list):
         raise bad(f"{where} must be a string or a list of items, not {shown(value)}", where)
     messages: list[Message] = []
@@ -68,7 +73,11 @@ def read_items(value: Any, past: Past, where: str) -> tuple[Message, ...]:
             if turn is not None:
                 messages.append(turn.message())
                 turn = None
-            messages.append(_output(item, place) if kind == "function_call_output" else Message(role, _content(item, role, place)[0]))
+            messages.append(
+                _output(item, place)
+                if kind == "function_call_output"
+                else Message(role, _content(item, role, place)[0])
+            )
             continue
         call = _sampled_by(item.get("id"))
         if turn is not None and turn.ends_before(kind, call):
@@ -91,7 +100,8 @@ def read_items(value: Any, past: Past, where: str) -> tuple[Message, ...]:
 
 
 def _recognised(raw: Any, kept: _Kept, place: str) -> tuple[Mapping[str, Any], str, str]:
-    """An item (what it refers to, where it is a reference), its type and whose it is: a role, or `tool` for a call's output."""
+    """An item (what it refers to, where it is a reference), its type and whose it is: a role, or `tool` for a call's
+    output."""
     if not isinstance(raw, dict):
         raise bad(f"{place} must be an object, not {shown(raw)}", place)
     item = cast("Mapping[str, Any]", raw)
@@ -110,7 +120,8 @@ def _recognised(raw: Any, kept: _Kept, place: str) -> tuple[Mapping[str, Any], s
     if kind == "function_call_output":
         return item, kind, "tool"
     raise bad(
-        f"{place} is of type {shown(kind)}, which is not supported: this model reads messages, reasoning, function calls and their outputs",
+        f"{place} is of type {shown(kind)}, which is not supported: this model reads messages, reasoning, function "
+        "calls and their outputs",
         f"{place}.type",
         "unsupported_item",
     )
@@ -142,7 +153,8 @@ def _content(item: Mapping[str, Any], role: str, place: str) -> tuple[str, str]:
 
 
 def _parts(content: Any, role: str, where: str) -> tuple[str, str]:
-    """Text and reasoning in a list of parts. Paragraphs of a prompt stay apart; the pieces of an answer are one text."""
+    """Text and reasoning in a list of parts. Paragraphs of a prompt stay apart; the pieces of an answer are one
+    text."""
     if not isinstance(content, list):
         raise bad(f"{where} must be a string or a list of parts, not {shown(content)}", where)
     texts: list[str] = []
@@ -161,13 +173,16 @@ def _parts(content: Any, role: str, where: str) -> tuple[str, str]:
             thoughts.append(needed_text(part, "text", place))
         else:
             raise bad(
-                f"{place} is of type {shown(kind)}, which is not supported: this model reads text", f"{place}.type", "unsupported_content"
+                f"{place} is of type {shown(kind)}, which is not supported: this model reads text",
+                f"{place}.type",
+                "unsupported_content",
             )
     return ("" if role == "assistant" else "\n").join(texts), "".join(thoughts)
 
 
 def _reasoning(item: Mapping[str, Any], place: str) -> str:
-    """The text of a reasoning item: as it was given out, unsealed, or (from clients that move it there) in the summary."""
+    """The text of a reasoning item: as it was given out, unsealed, or (from clients that move it there) in the
+    summary."""
     for name in ("content", "summary"):
         pieces = item.get(name)
         if pieces is not None and not isinstance(pieces, list):
@@ -206,7 +221,8 @@ def reasoning_item(item_id: str, text: str, status: str, *, seal: bool = False) 
 
 def call_item(item_id: str, call: ToolCall) -> Item:
     return {
-        "id": item_id, "type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments, "status": "completed",
+        "id": item_id, "type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments,
+        "status": "completed",
     }  # fmt: skip
 
 
@@ -238,7 +254,8 @@ def output_items(request: WireRequest, reply: Reply) -> list[Item]:
 
 
 def _logprobs(choice: Choice) -> list[Json]:
-    """Of all tokens that were sampled, in their order. Part of a character has no text of its own: its bytes are unknown here."""
+    """Of all tokens that were sampled, in their order. Part of a character has no text of its own: its bytes are
+    unknown here."""
     return [
         {
             "token": text,
@@ -270,7 +287,15 @@ def listed(messages: Sequence[Message], stem: str) -> list[Item]:
                 items.append(call_item(next_id("fc"), call))
         else:
             part: Item = {"type": "input_text", "text": message.content}
-            items.append({"id": next_id("msg"), "type": "message", "role": message.role, "content": [part], "status": "completed"})
+            items.append(
+                {
+                    "id": next_id("msg"),
+                    "type": "message",
+                    "role": message.role,
+                    "content": [part],
+                    "status": "completed",
+                }
+            )
     return items
 
 
@@ -280,7 +305,9 @@ def input_items(reply: Reply, past: Past) -> list[Item]:
 
 
 def conversation_messages(conversation: Conversation, past: Past) -> tuple[Message, ...]:
-    return (*past.history(conversation.last), *conversation.added) if conversation.last is not None else conversation.added
+    return (
+        (*past.history(conversation.last), *conversation.added) if conversation.last is not None else conversation.added
+    )
 
 
 def conversation_items(conversation: Conversation, past: Past) -> list[Item]:
@@ -288,7 +315,8 @@ def conversation_items(conversation: Conversation, past: Past) -> list[Item]:
 
 
 class _Kept:
-    """The items that one request may refer to. A history is made into items once, however many of them are asked for."""
+    """The items that one request may refer to. A history is made into items once, however many of them are asked
+    for."""
 
     def __init__(self, past: Past) -> None:
         self._past = past
@@ -302,7 +330,8 @@ class _Kept:
         if item is None:
             raise CallError(
                 404,
-                f"{place} refers to item {shown(item_id)}, which is not here: it belongs to another attempt, or its response was not stored "
+                f"{place} refers to item {shown(item_id)}, which is not here: it belongs to another attempt, or its "
+                "response was not stored "
                 f"(store=false); send the item itself",
                 param=place,
                 code="item_not_found",
@@ -314,7 +343,11 @@ class _Kept:
         if items is None:
             self._histories += kind is not None
             if self._histories > MAX_HISTORIES:
-                raise bad(f"{place} refers to one more than {MAX_HISTORIES} histories: send the item itself", place, "too_many_references")
+                raise bad(
+                    f"{place} refers to one more than {MAX_HISTORIES} histories: send the item itself",
+                    place,
+                    "too_many_references",
+                )
             items = self._items[owner, kind] = {item["id"]: item for item in _beside(owner, kind, self._past)}
         return items
 

@@ -1,4 +1,5 @@
-"""The response object of the Responses API: whole, and as the server-sent events that put it together. Pure translation."""
+"""The response object of the Responses API: whole, and as the server-sent events that put it together. Pure
+translation."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ import orjson
 
 from agentlightning.gateway.wires.base import Begun, Reply, WireRequest
 from agentlightning.gateway.wires.fields import mapping
-from agentlightning.gateway.wires.responses_items import Item, first_ids, message_item, output_items, reasoning_item, seals
+from agentlightning.gateway.wires.responses_items import (
+    Item,
+    first_ids,
+    message_item,
+    output_items,
+    reasoning_item,
+    seals,
+)
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Json, SamplingParams
 
@@ -43,7 +51,13 @@ def response_object(request: WireRequest, call_id: str, created: int, used: Samp
         "text": _text(request),
         "tool_choice": _tool_choice(request),
         "tools": [
-            {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
+            {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters,
+                "strict": tool.strict,
+            }
             for tool in request.tools
         ],
         "top_logprobs": 0,
@@ -106,8 +120,9 @@ def _tool_choice(request: WireRequest) -> Json:
 class ResponsesStream:
     """Server-sent events of one response. Put together they are the JSON body, which the last event repeats.
 
-    Reasoning and text are told as they come, each item closed before the next is opened. Function calls are told whole at the end, since text may
-    still follow one and an answer has one text. Logprobs come with the text's end: the engine tells them when the sample is whole.
+    Reasoning and text are told as they come, each item closed before the next is opened. Function calls are told whole
+    at the end, since text may still follow one and an answer has one text. Logprobs come with the text's end: the
+    engine tells them when the sample is whole.
     """
 
     content_type = "text/event-stream; charset=utf-8"
@@ -125,7 +140,9 @@ class ResponsesStream:
 
     def begin(self, begun: Begun) -> bytes:
         response = response_object(self._request, self._call_id, self._created, begun.used)
-        return self._event("response.created", response=response) + self._event("response.in_progress", response=response)
+        return self._event("response.created", response=response) + self._event(
+            "response.in_progress", response=response
+        )
 
     def delta(self, index: int, delta: ParsedDelta) -> bytes:
         events: list[bytes] = []
@@ -138,7 +155,11 @@ class ResponsesStream:
         if delta.content:
             if self._open == self._thought_id:
                 events.append(
-                    self._end_item(reasoning_item(self._thought_id, "".join(self._thoughts), "completed", seal=seals(self._request)))
+                    self._end_item(
+                        reasoning_item(
+                            self._thought_id, "".join(self._thoughts), "completed", seal=seals(self._request)
+                        )
+                    )
                 )
             if self._open is None:
                 events.append(self._begin_item(message_item(self._text_id, "", "in_progress")))
@@ -175,7 +196,9 @@ class ResponsesStream:
         place, part = self._place(item["id"]), item["content"][0]
         more: dict[str, Json] = {}
         if part["type"] == "output_text":  # this event alone tells them without bytes
-            more["logprobs"] = [{name: each[name] for name in ("token", "logprob", "top_logprobs")} for each in part["logprobs"]]
+            more["logprobs"] = [
+                {name: each[name] for name in ("token", "logprob", "top_logprobs")} for each in part["logprobs"]
+            ]
         return b"".join(
             (
                 self._event(f"response.{part['type']}.done", **place, text=part["text"], **more),
@@ -200,7 +223,9 @@ class ResponsesStream:
         where, arguments = {"item_id": item["id"], **place}, item["arguments"]
         return b"".join(
             (
-                self._event("response.output_item.added", **place, item={**item, "status": "in_progress", "arguments": ""}),
+                self._event(
+                    "response.output_item.added", **place, item={**item, "status": "in_progress", "arguments": ""}
+                ),
                 self._event("response.function_call_arguments.delta", **where, delta=arguments) if arguments else b"",
                 self._event("response.function_call_arguments.done", **where, name=item["name"], arguments=arguments),
                 self._event("response.output_item.done", **place, item=item),

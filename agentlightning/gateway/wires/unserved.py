@@ -1,4 +1,5 @@
-"""Wires that this version does not serve: each answers 404 in its own error shape with the sentence that says what to set instead."""
+"""Wires that this version does not serve: each answers 404 in its own error shape with the sentence that says what to
+set instead."""
 
 from __future__ import annotations
 
@@ -11,12 +12,16 @@ from agentlightning.gateway.wires.gemini import gemini_error
 from agentlightning.gateway.wires.messages import anthropic_error
 from agentlightning.gateway.wires.openai import openai_error
 
-_SERVED = "This endpoint serves OpenAI's chat/completions, responses and completions, Anthropic's messages, and Gemini's generateContent"
+_SERVED = (
+    "This endpoint serves OpenAI's chat/completions, responses and completions, Anthropic's messages, and "
+    "Gemini's generateContent"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
-    """A wire by the paths it owns. ``advice`` says what to set instead. ``shared``: several APIs have such a path, so that the client says which one is meant."""
+    """A wire by the paths it owns. ``advice`` says what to set instead. ``shared``: several APIs have such a path, so
+    that the client says which one is meant."""
 
     name: str
     paths: re.Pattern[str]
@@ -52,7 +57,9 @@ UNSERVED = (
     ),
     Unserved(
         "A stored chat completion",
-        re.compile(r"chat/completions/(?!(?:chat|completions|responses|messages|models|embeddings)(?:/|$))[^/]+(?:/messages)?"),
+        re.compile(
+            r"chat/completions/(?!(?:chat|completions|responses|messages|models|embeddings)(?:/|$))[^/]+(?:/messages)?"
+        ),
         "completions are recorded for training and not kept for their agent; responses are, at responses/ID.",
         openai_error,
     ),
@@ -93,7 +100,9 @@ UNSERVED = (
     ),
     Unserved(
         "This API",
-        re.compile(r"rerank|score|pooling|classify|tokenize|detokenize|generate|api/(?:chat|generate|embed|embeddings|tags|show)"),
+        re.compile(
+            r"rerank|score|pooling|classify|tokenize|detokenize|generate|api/(?:chat|generate|embed|embeddings|tags|show)"
+        ),
         "messages/count_tokens, responses/input_tokens and models/NAME:countTokens count tokens.",
         openai_error,
     ),

@@ -1,4 +1,5 @@
-"""LangChain's standard integration tests of chat models, on both wires. Runs in an environment that has them, against the endpoint of the environment's variables."""
+"""LangChain's standard integration tests of chat models, on both wires. Runs in an environment that has them, against
+the endpoint of the environment's variables."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class TestChatCompletions(ChatModelIntegrationTests):
     @property
     def chat_model_params(self) -> dict[str, Any]:
         return {
-            "model": "gpt-4o-mini", "base_url": os.environ["AGL_BASE_URL"], "api_key": "k", "max_retries": 0, "stream_usage": True,
+            "model": "gpt-4o-mini", "base_url": os.environ["AGL_BASE_URL"], "api_key": "k", "max_retries": 0,
+            "stream_usage": True,
             "use_responses_api": self.use_responses_api,
         }  # fmt: skip
 

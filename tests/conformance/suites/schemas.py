@@ -1,4 +1,5 @@
-"""JSON-Schema-Test-Suite on the grammars that replies are kept to: a schema is refused, or nothing that it forbids is allowed.
+"""JSON-Schema-Test-Suite on the grammars that replies are kept to: a schema is refused, or nothing that it forbids is
+allowed.
 
 python -m tests.conformance.suites.schemas FOLDER     # the suite's own `tests`; prints a line of JSON for each schema
 """
@@ -24,7 +25,11 @@ def allows(grammars: Grammars, template: Any, grammar: str, value: Any) -> bool:
     """Whether a reply may be this value, in any of the spacings that a grammar writes."""
     for separators in ((",", ":"), (", ", ": ")):
         ids = array(
-            "i", [*template.encode(json.dumps(value, ensure_ascii=False, separators=separators), start=False), template.stop_token_ids[0]]
+            "i",
+            [
+                *template.encode(json.dumps(value, ensure_ascii=False, separators=separators), start=False),
+                template.stop_token_ids[0],
+            ],
         )
         try:
             replay(grammars.matcher(grammar, template.stop_token_ids), array("i"), ids)

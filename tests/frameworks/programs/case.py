@@ -1,6 +1,8 @@
-"""What the programs of this folder share: the two tools, one process per API, and how they tell what they saw. Standard library only.
+"""What the programs of this folder share: the two tools, one process per API, and how they tell what they saw. Standard
+library only.
 
-A program calls ``run`` with its agents by name. Each is a function, plain or async, of a `Case`, and returns the text of the final answer.
+A program calls ``run`` with its agents by name. Each is a function, plain or async, of a `Case`, and returns the text
+of the final answer.
 """
 
 from __future__ import annotations
@@ -71,7 +73,10 @@ PARAMETERS: Mapping[str, dict[str, Any]] = {
     },
     "note": {
         "type": "object",
-        "properties": {"title": {"type": "string"}, "rows": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}},
+        "properties": {
+            "title": {"type": "string"},
+            "rows": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+        },
         "required": ["title", "rows"],
         "additionalProperties": False,
     },
@@ -116,7 +121,9 @@ async def have(agent: Agent, case: Case) -> dict[str, Any]:
         GEMINI_API_KEY=case.key,
     )
     try:
-        answer = await asyncio.wait_for(agent(case) if inspect.iscoroutinefunction(agent) else asyncio.to_thread(agent, case), LIMIT)
+        answer = await asyncio.wait_for(
+            agent(case) if inspect.iscoroutinefunction(agent) else asyncio.to_thread(agent, case), LIMIT
+        )
     except Exception as error:
         traceback.print_exc()
         cause = error
@@ -137,7 +144,8 @@ async def all_of(agents: Mapping[str, Agent]) -> None:
 
 
 def run(agents: Mapping[str, Agent]) -> None:
-    """Has the conversations that the environment lists, with the agent that it names, and ends the process whatever still runs in it."""
+    """Has the conversations that the environment lists, with the agent that it names, and ends the process whatever
+    still runs in it."""
     asyncio.run(all_of(agents))
     sys.stdout.flush()
     sys.stderr.flush()

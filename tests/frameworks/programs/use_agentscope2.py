@@ -15,7 +15,9 @@ from case import SYSTEM, Case, calculator, note, run
 
 async def ask(case: Case, model: Any) -> str:
     toolkit = Toolkit(tools=[FunctionTool(calculator, is_read_only=True), FunctionTool(note, is_read_only=True)])
-    agent = Agent(name="assistant", system_prompt=SYSTEM, model=model, toolkit=toolkit, react_config=ReActConfig(max_iters=5))
+    agent = Agent(
+        name="assistant", system_prompt=SYSTEM, model=model, toolkit=toolkit, react_config=ReActConfig(max_iters=5)
+    )
     reply = await agent.reply(UserMsg(name="user", content=case.question))
     # A reply holds the text of all its turns.
     texts = [block.text for block in reply.content if block.type == "text"]
@@ -23,11 +25,16 @@ async def ask(case: Case, model: Any) -> str:
 
 
 async def chat(case: Case) -> str:
-    return await ask(case, OpenAIChatModel(OpenAICredential(api_key=os.environ["OPENAI_API_KEY"]), case.model, stream=case.stream))
+    return await ask(
+        case, OpenAIChatModel(OpenAICredential(api_key=os.environ["OPENAI_API_KEY"]), case.model, stream=case.stream)
+    )
 
 
 async def responses(case: Case) -> str:
-    return await ask(case, OpenAIResponseModel(OpenAICredential(api_key=os.environ["OPENAI_API_KEY"]), case.model, stream=case.stream))
+    return await ask(
+        case,
+        OpenAIResponseModel(OpenAICredential(api_key=os.environ["OPENAI_API_KEY"]), case.model, stream=case.stream),
+    )
 
 
 if __name__ == "__main__":

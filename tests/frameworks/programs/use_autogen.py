@@ -8,7 +8,9 @@ from autogen_core.models import ModelFamily, ModelInfo
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from case import SYSTEM, Case, calculator, note, run
 
-INFO = ModelInfo(vision=False, function_calling=True, json_output=True, family=ModelFamily.UNKNOWN, structured_output=True)
+INFO = ModelInfo(
+    vision=False, function_calling=True, json_output=True, family=ModelFamily.UNKNOWN, structured_output=True
+)
 
 
 async def chat(case: Case) -> str:

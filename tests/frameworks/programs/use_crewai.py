@@ -23,7 +23,9 @@ def note(title: str, rows: list[list[int]]) -> str:
 
 def chat(case: Case) -> str:
     llm = LLM(model=f"openai/{case.model}", stream=case.stream)
-    agent = Agent(role="assistant", goal="Answer.", backstory=SYSTEM, tools=[calculator, note], llm=llm, max_iter=5, verbose=False)
+    agent = Agent(
+        role="assistant", goal="Answer.", backstory=SYSTEM, tools=[calculator, note], llm=llm, max_iter=5, verbose=False
+    )
     return agent.kickoff(case.question).raw
 
 

@@ -1,4 +1,5 @@
-"""google-adk: `LlmAgent` with two function tools, over Gemini's own API (its default) and, through LiteLlm, Chat Completions."""
+"""google-adk: `LlmAgent` with two function tools, over Gemini's own API (its default) and, through LiteLlm, Chat
+Completions."""
 
 from __future__ import annotations
 

@@ -17,7 +17,10 @@ async def ask(case: Case, model: str) -> str:
     messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": case.question}]
     while True:
         if case.stream:
-            chunks = [chunk async for chunk in await litellm.acompletion(model=model, messages=messages, tools=TOOLS, stream=True)]
+            chunks = [
+                chunk
+                async for chunk in await litellm.acompletion(model=model, messages=messages, tools=TOOLS, stream=True)
+            ]
             reply: Any = litellm.stream_chunk_builder(chunks, messages=messages)
         else:
             reply = await litellm.acompletion(model=model, messages=messages, tools=TOOLS)
@@ -26,7 +29,9 @@ async def ask(case: Case, model: str) -> str:
         if not message.tool_calls:
             return message.content or ""
         for call in message.tool_calls:
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": use(call.function.name, call.function.arguments)})
+            messages.append(
+                {"role": "tool", "tool_call_id": call.id, "content": use(call.function.name, call.function.arguments)}
+            )
 
 
 async def chat(case: Case) -> str:

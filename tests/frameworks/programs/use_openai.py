@@ -12,7 +12,8 @@ CHAT_TOOLS: list[Any] = [
     for name in PARAMETERS
 ]
 TOOLS: list[Any] = [
-    {"type": "function", "name": name, "description": DESCRIPTIONS[name], "parameters": PARAMETERS[name]} for name in PARAMETERS
+    {"type": "function", "name": name, "description": DESCRIPTIONS[name], "parameters": PARAMETERS[name]}
+    for name in PARAMETERS
 ]
 
 
@@ -21,10 +22,16 @@ async def chat(case: Case) -> str:
         messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": case.question}]
         while True:
             if case.stream:
-                async with client.chat.completions.stream(model=case.model, messages=messages, tools=CHAT_TOOLS) as stream:
+                async with client.chat.completions.stream(
+                    model=case.model, messages=messages, tools=CHAT_TOOLS
+                ) as stream:
                     message = (await stream.get_final_completion()).choices[0].message
             else:
-                message = (await client.chat.completions.create(model=case.model, messages=messages, tools=CHAT_TOOLS)).choices[0].message
+                message = (
+                    (await client.chat.completions.create(model=case.model, messages=messages, tools=CHAT_TOOLS))
+                    .choices[0]
+                    .message
+                )
             messages.append(message)
             if not message.tool_calls:
                 return message.content or ""
@@ -43,7 +50,10 @@ async def respond(client: AsyncOpenAI, case: Case, **more: Any) -> Any:
 
 def results(response: Any) -> list[Any]:
     calls = [item for item in response.output if item.type == "function_call"]
-    return [{"type": "function_call_output", "call_id": call.call_id, "output": use(call.name, call.arguments)} for call in calls]
+    return [
+        {"type": "function_call_output", "call_id": call.call_id, "output": use(call.name, call.arguments)}
+        for call in calls
+    ]
 
 
 async def responses(case: Case) -> str:

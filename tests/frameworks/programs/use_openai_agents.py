@@ -29,7 +29,8 @@ async def chat(case: Case) -> str:
 
 
 async def fresh(case: Case) -> str:
-    """The framework keeps one client for the process, with the URL that it was made for; each conversation here has a URL of its own."""
+    """The framework keeps one client for the process, with the URL that it was made for; each conversation here has a
+    URL of its own."""
     from agents import set_default_openai_client
     from openai import AsyncOpenAI
 

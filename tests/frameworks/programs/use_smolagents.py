@@ -7,7 +7,9 @@ from smolagents import OpenAIModel, ToolCallingAgent, tool
 
 
 def chat(case: Case) -> str:
-    agent = ToolCallingAgent(tools=[tool(calculator), tool(note)], model=OpenAIModel(case.model), stream_outputs=case.stream, max_steps=5)
+    agent = ToolCallingAgent(
+        tools=[tool(calculator), tool(note)], model=OpenAIModel(case.model), stream_outputs=case.stream, max_steps=5
+    )
     return str(agent.run(case.question))
 
 

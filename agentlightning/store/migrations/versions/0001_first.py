@@ -96,7 +96,9 @@ def upgrade() -> None:
         sa.UniqueConstraint("rollout_id", "number"),
     )
     op.create_index("attempts_by_lease", "attempts", ["lease_until"], sqlite_where=sa.text("status = 'running'"))
-    op.create_index("attempts_running", "attempts", ["rollout_id"], unique=True, sqlite_where=sa.text("status = 'running'"))
+    op.create_index(
+        "attempts_running", "attempts", ["rollout_id"], unique=True, sqlite_where=sa.text("status = 'running'")
+    )
     op.create_table(
         "calls",
         sa.Column("seq", sa.Integer(), nullable=False),

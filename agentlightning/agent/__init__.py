@@ -1,0 +1,2 @@
+"""Agent: how user code is found, called and handed its resources, and what counts as one of its agents. Loads no
+torch."""

@@ -1,0 +1,472 @@
+"""Agent: how user code is called. It turns a function, a ``LitAgent`` or ``"FILE.py:name"`` into one thing a runner can
+call.
+
+A wrong signature is found here, before anything starts, and every parameter is handed over by its name. This module
+runs where agents run: it never imports torch, and it decides nothing about rewards, deadlines or isolation.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial, update_wrapper
+from pathlib import Path
+from types import CellType
+from typing import Any, TypeVar, overload
+
+from agentlightning.agent.loading import AgentSource, find_source, import_source, parse_path
+from agentlightning.agent.resources import LLM, NamedResources
+from agentlightning.errors import ConfigError
+from agentlightning.text import LONGEST_NAME, clean_name
+from agentlightning.types import Json, Mode
+
+KNOWN = ("llm", "resources", "prompt_template", "rollout", "tokenizer")
+"""What an agent can be handed after its task, by parameter name."""
+
+_OLDER = "rollout_id"
+_METHODS = ("rollout", "training_rollout", "validation_rollout")
+_HOOKS = ("on_rollout_start", "on_rollout_end", "on_rollout_started", "on_rollout_ended")
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+# --------------------------------------------------------------------------- what an agent is handed
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """The attempt an agent runs in. ``sequence_id`` counts from 1."""
+
+    attempt_id: str
+    sequence_id: int
+
+
+class _Marking:
+    """Where a running attempt's marks go. Not among the view's fields: what is shown, compared or pickled of a view is
+    who runs, not the way to its runner."""
+
+    __slots__ = ("_mark",)
+    _mark: Callable[[str], None]
+
+    def marks_go_to(self, mark: Callable[[str], None]) -> None:
+        """``mark`` is told the name of each agent that is marked as trainable from now on."""
+        object.__setattr__(self, "_mark", mark)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutView(_Marking):
+    """The rollout an agent runs for, as its ``rollout`` parameter. ``input`` is the task; ``seed`` differs for every
+    rollout of a run."""
+
+    rollout_id: str
+    input: Json
+    mode: Mode
+    attempt: AttemptView
+    step: int = 0
+    group: str = ""
+    index: int = 0
+    seed: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.rollout_id
+
+    @property
+    def task(self) -> Json:
+        return self.input
+
+    def mark_agent_as_trainable(self, agent: str) -> None:
+        """Has the calls of the agent of this name trained in this rollout, those it made before and those it makes
+        later.
+
+        The first mark leaves the other agents out, but for those that ``trained_agents`` names; each further one adds
+        an agent. It is recorded with the attempt's result, and works in the agent and in threads it started. Raises
+        ConfigError for what is no agent's name, and where no attempt runs.
+        """
+        mark = getattr(self, "_mark", None)
+        if mark is None:
+            raise ConfigError(
+                f"mark_agent_as_trainable({agent!r}) was called outside any attempt: call it on the rollout that the "
+                "agent is handed"
+            )
+        mark(_agent_name(agent))
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """Everything one attempt can hand to its agent."""
+
+    task: Json
+    llm: LLM
+    resources: NamedResources
+    rollout: RolloutView
+
+    def get(self, name: str) -> Any:
+        """The value for a parameter. Raises ConfigError for a prompt template that the resources do not hold."""
+        if name == "prompt_template":
+            template = self.resources.prompt_template()
+            if template is None:
+                raise ConfigError(NO_TEMPLATE)
+            return template
+        if name == _OLDER:
+            return self.rollout.rollout_id
+        return getattr(self, name)
+
+
+NO_TEMPLATE = (
+    "the agent takes prompt_template and the run's resources hold none: pass resources={'prompt_template': "
+    "PromptTemplate(...)}"
+)
+
+
+# --------------------------------------------------------------------------- what users write
+
+
+class LitAgent:
+    """Base of agents that are classes. A subclass defines any of ``rollout``, ``training_rollout`` and
+    ``validation_rollout``, each plain or as ``..._async``.
+
+    They take the task first and then, by name and in any order, what they need of ``llm``, ``resources``,
+    ``prompt_template`` and ``rollout`` (older ones: ``rollout_id``). Without a ``training_rollout`` or
+    ``validation_rollout``, ``rollout`` serves for it.
+    """
+
+    trained_agents: str | None = None
+    """The agents of its program that are trained, as the run's setting of this name has it: where that is not given,
+    this one holds. None: all."""
+
+    def __init__(self, *, trained_agents: str | None = None) -> None:
+        if trained_agents is not None:
+            self.trained_agents = check_pattern(trained_agents, "LitAgent")
+
+
+class FunctionAgent(LitAgent):
+    """A function under ``@rollout``. It can still be called as the function it is."""
+
+    def __init__(self, function: Callable[..., Any], requires: str | None = None, model: LLM | None = None) -> None:
+        super().__init__()
+        update_wrapper(self, function)
+        self.function = function
+        self.model = model
+        _check_callable(function, _name_of(function))
+        parameters = _plan(function, _name_of(function), KNOWN).names
+        if requires is not None and requires not in parameters:
+            raise ConfigError(
+                f"agent {_name_of(function)!r}: @{requires.removesuffix('_template')}_rollout needs a parameter named "
+                f"{requires!r}"
+            )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+@overload
+def rollout(function: Callable[..., Any], /) -> FunctionAgent: ...
+@overload
+def rollout(
+    *, model: LLM | None = None, tokenizer: LLM | None = None
+) -> Callable[[Callable[..., Any]], FunctionAgent]: ...
+def rollout(
+    function: Callable[..., Any] | None = None, /, *, model: LLM | None = None, tokenizer: LLM | None = None
+) -> FunctionAgent | Callable[[Callable[..., Any]], FunctionAgent]:
+    """Marks a plain or async function as an agent: ``@rollout``, ``@rollout()`` or ``@rollout(model=LLM(...))``.
+
+    ``model`` carries sampling parameters for the ``llm`` that is handed over; the endpoint is always the run's. Raises
+    ConfigError for a signature that cannot be called.
+    """
+    if tokenizer is not None:
+        raise ConfigError(
+            f"@rollout(tokenizer={tokenizer!r}) has no part behind it in this version: leave it out, the endpoint "
+            "counts tokens in `usage`"
+        )
+    if model is not None and model.tokenizer_only:
+        raise ConfigError(
+            "@rollout(model=LLM(tokenizer_only=True)) has no part behind it in this version: pass the model without "
+            "tokenizer_only"
+        )
+    if function is not None:
+        return FunctionAgent(function)
+    return partial(FunctionAgent, model=model)
+
+
+def llm_rollout(function: Callable[..., Any]) -> FunctionAgent:
+    """``@rollout`` for a function that has to take ``llm``."""
+    return FunctionAgent(function, requires="llm")
+
+
+def prompt_rollout(function: Callable[..., Any]) -> FunctionAgent:
+    """``@rollout`` for a function that has to take ``prompt_template``."""
+    return FunctionAgent(function, requires="prompt_template")
+
+
+# --------------------------------------------------------------------------- how it is called
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A callable with the names it is handed: ``positional`` after the task, then ``keywords``. ``optional`` ones have
+    a default. ``inner`` is the function that it hands them on to, where it is a wrapper that does not say so itself."""
+
+    function: Callable[..., Any]
+    positional: tuple[str, ...]
+    keywords: tuple[str, ...]
+    optional: frozenset[str]
+    inner: Callable[..., Any] | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset((*self.positional, *self.keywords))
+
+    def call(self, handed: Handed) -> Any:
+        """Calls the user's code. What it returns may be an awaitable."""
+        optional = self.optional if handed.resources.prompt_template() is None else frozenset[str]()
+        keywords = {
+            name: handed.get(name) for name in self.keywords if not (name == "prompt_template" and name in optional)
+        }
+        return self.function(handed.task, *(handed.get(name) for name in self.positional), **keywords)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """User code, loaded and checked. ``methods`` has an entry for every mode it can run in; ``model`` is what
+    ``@rollout(model=...)`` declared, ``trained_agents`` what a ``LitAgent`` says of that."""
+
+    name: str
+    methods: Mapping[Mode, Method]
+    model: LLM | None = None
+    trained_agents: str | None = None
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """The names it takes after its task, in any mode."""
+        return frozenset[str]().union(*(method.names for method in self.methods.values()))
+
+    @property
+    def needs_template(self) -> bool:
+        """Whether it cannot be called without a prompt template."""
+        return any("prompt_template" in method.names - method.optional for method in self.methods.values())
+
+    def call(self, mode: Mode, handed: Handed) -> Any:
+        """Calls the method for ``mode``; what it returns may be an awaitable. Raises ConfigError when there is none."""
+        method = self.methods.get(mode)
+        if method is None:
+            raise ConfigError(
+                f"agent {self.name!r} has no {'validation' if mode is Mode.VAL else 'training'}_rollout and no rollout"
+            )
+        return method.call(handed)
+
+
+class AgentSpec:
+    """An agent as it was named: by an object, or by a path that is imported only where the agent runs.
+
+    ``source`` is where it can be imported again, which ``process`` isolation needs; None for closures and notebook
+    cells. ``from_path`` tells whether a path was given.
+    """
+
+    def __init__(self, name: str, source: AgentSource | None, *, from_path: bool, agent: Agent | None = None) -> None:
+        self.name = name
+        self.source = source
+        self.from_path = from_path
+        self._agent = agent
+
+    @property
+    def file(self) -> Path | None:
+        """The file that holds it, where that is known without importing it."""
+        return None if self.source is None or self.source.file is None else Path(self.source.file)
+
+    def load(self) -> Agent:
+        """The agent, imported into this process if it is not yet. Raises ConfigError."""
+        if self._agent is None:
+            assert self.source is not None
+            self._agent = make_agent(import_source(self.source), self.name)
+        return self._agent
+
+
+def as_agent(agent: object) -> AgentSpec:
+    """An AgentSpec from a function (plain or async, with or without ``@rollout``), a LitAgent instance,
+    ``"FILE.py:name"`` or ``"pkg.mod:name"``.
+
+    An object is checked at once. Of a path, the file, its syntax and its name are checked; it is imported where it will
+    run (``check_agent`` in ``agentlightning.runners`` does so in advance), so that each attempt's environment is there
+    when its module is imported. Raises ConfigError.
+    """
+    if isinstance(agent, AgentSpec):
+        return agent
+    if isinstance(agent, str):
+        source = parse_path(agent)
+        return AgentSpec(source.attribute, source, from_path=True)
+    name = _name_of(agent)
+    return AgentSpec(name, find_source(agent), from_path=False, agent=make_agent(agent, name))
+
+
+def make_agent(obj: object, name: str) -> Agent:
+    """Checks how ``obj`` can be called and returns it as an Agent. Raises ConfigError saying what is wrong with it."""
+    if isinstance(obj, FunctionAgent):
+        method = _plan(obj.function, name, KNOWN)
+        return Agent(name, dict.fromkeys(Mode, method), obj.model, _trained_agents(obj, name))
+    if isinstance(obj, LitAgent):
+        return _make_class_agent(obj, name)
+    if inspect.isclass(obj):
+        what = "pass an instance of it" if issubclass(obj, LitAgent) else "pass a function or an instance of a LitAgent"
+        raise ConfigError(f"agent {name!r} is a class: {what}, such as agent = {obj.__name__}()")
+    _check_callable(obj, name)
+    assert callable(obj)
+    return Agent(name, dict.fromkeys(Mode, _plan(obj, name, KNOWN)))
+
+
+def _make_class_agent(agent: LitAgent, name: str) -> Agent:
+    for hook in _HOOKS:
+        if hasattr(agent, hook):
+            raise ConfigError(
+                f"agent {name!r} defines {hook}, which this version never calls: move what it does into the rollout "
+                "method"
+            )
+    found: dict[str, Method] = {}
+    for method in _METHODS:
+        function = getattr(agent, f"{method}_async", None) or getattr(agent, method, None)
+        if function is not None:
+            label = f"{name}.{getattr(function, '__name__', method)}"
+            _check_callable(function, label)
+            found[method] = _plan(function, label, (*KNOWN, _OLDER))
+    if not found:
+        wanted = ", ".join(_METHODS)
+        raise ConfigError(
+            f"agent {name!r} ({type(agent).__name__}) defines none of {wanted} (each also with _async): define one"
+        )
+    training = found.get("training_rollout") or found.get("rollout")
+    validation = found.get("validation_rollout") or found.get("rollout")
+    methods = {Mode.TRAIN: training, Mode.DEV: training or validation, Mode.VAL: validation}
+    return Agent(
+        name,
+        {mode: method for mode, method in methods.items() if method is not None},
+        trained_agents=_trained_agents(agent, name),
+    )
+
+
+def _trained_agents(agent: LitAgent, name: str) -> str | None:
+    return None if agent.trained_agents is None else check_pattern(agent.trained_agents, f"agent {name!r}")
+
+
+def check_pattern(pattern: object, where: str) -> str:
+    """A ``trained_agents`` that an agent sets. Raises ConfigError, which names ``where`` it is set, for what cannot be
+    one."""
+    if not isinstance(pattern, str) or not pattern:
+        raise ConfigError(
+            f"{where}: trained_agents={pattern!r} is no text: expected an agent's name or a regular expression, e.g. "
+            "'planner|critic'"
+        )
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"{where}: trained_agents={pattern!r} is no regular expression: {error}") from error
+    return pattern
+
+
+def _agent_name(name: object) -> str:
+    kept = name.strip() if isinstance(name, str) else ""
+    if not kept or clean_name(kept) != kept:
+        raise ConfigError(
+            f"mark_agent_as_trainable({name!r:.60}): expected the name that an agent's calls are recorded under, one "
+            f"line of text without '/', at most {LONGEST_NAME} characters"
+        )
+    return kept
+
+
+def _check_callable(obj: object, name: str) -> None:
+    if not callable(obj):
+        raise ConfigError(
+            f"agent {name!r} is {type(obj).__name__} and cannot be called: pass a function, a LitAgent or "
+            "'FILE.py:name'"
+        )
+    target = inspect.unwrap(obj)
+    if inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
+        raise ConfigError(f"agent {name!r} is a generator: return the reward (or None) instead of yielding")
+
+
+def _plan(function: Callable[..., Any], name: str, known: tuple[str, ...]) -> Method:
+    """Which of ``known`` a callable is handed. The first parameter is the task, whatever it is called."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"agent {name!r} has no signature that can be read ({error}): wrap it in a function of (task, llm)"
+        ) from error
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    offered = ", ".join(key for key in known if key != "tokenizer")
+    if not parameters or parameters[0].kind not in (*positional, inspect.Parameter.VAR_POSITIONAL):
+        raise ConfigError(f"agent {name!r} takes no task: its first parameter is the task, then any of {offered}")
+    if all(
+        parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD) for parameter in parameters
+    ):
+        return _plan_wrapper(function, name, known, by_name=len(parameters) == 2)
+    first: list[str] = []
+    keywords: list[str] = []
+    optional: set[str] = set()
+    for parameter in parameters[1:]:
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            continue
+        has_default = parameter.default is not inspect.Parameter.empty
+        if parameter.name not in known:
+            if has_default:
+                continue
+            raise ConfigError(
+                f"agent {name!r} has a parameter {parameter.name!r} that nothing is known for: "
+                f"known are {offered}, after the task; give it a default or remove it"
+            )
+        if parameter.name == "tokenizer":
+            if has_default:
+                continue
+            raise ConfigError(
+                f"agent {name!r} takes tokenizer, which has no part behind it in this version: the endpoint counts "
+                "tokens in `usage`"
+            )
+        (first if parameter.kind is inspect.Parameter.POSITIONAL_ONLY else keywords).append(parameter.name)
+        if has_default:
+            optional.add(parameter.name)
+    return Method(function, tuple(first), tuple(keywords), frozenset(optional))
+
+
+def _plan_wrapper(function: Callable[..., Any], name: str, known: tuple[str, ...], *, by_name: bool) -> Method:
+    """The plan of the one function that a wrapper of ``*args, **kwargs`` holds: ``functools.wraps`` would say which."""
+    held = [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_filled(cell)]
+    if not inspect.isroutine(function):
+        held += list(getattr(function, "__dict__", {}).values())
+    inner = [value for value in held if callable(value) and not inspect.isclass(value)]
+    if len(inner) == 1:
+        wrapped = inner[0].function if isinstance(inner[0], FunctionAgent) else inner[0]
+        plan = _plan(wrapped, name, known)
+        if by_name or not plan.keywords:
+            return Method(function, plan.positional, plan.keywords, plan.optional, plan.inner or wrapped)
+    raise ConfigError(
+        f"agent {name!r} takes {inspect.signature(function)}, which does not say what it is to be handed: "
+        "put @functools.wraps(function) on the wrapper, or name its parameters, (task, llm)"
+    )
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # named in the wrapper, and never set
+        return False
+
+
+def _name_of(obj: object) -> str:
+    name = getattr(obj, "__name__", None)
+    return name if isinstance(name, str) else type(obj).__name__
+
+
+__all__ = [
+    "Agent",
+    "AgentSpec",
+    "FunctionAgent",
+    "Handed",
+    "LitAgent",
+    "Method",
+    "RolloutView",
+    "as_agent",
+    "llm_rollout",
+    "make_agent",
+    "prompt_rollout",
+    "rollout",
+]

@@ -1,0 +1,1 @@
+"""Engines: tokens in; tokens, their logprobs and the weights' version out."""

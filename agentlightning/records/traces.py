@@ -1,0 +1,38 @@
+"""Traces: finished rollouts with everything that was recorded of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentlightning.types import Attempt, Call, Node, Reward, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTrace:
+    """One attempt with what was recorded of it."""
+
+    attempt: Attempt
+    calls: tuple[Call, ...]
+    nodes: tuple[Node, ...]
+    rewards: tuple[Reward, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A finished rollout with all its attempts, the one that counts last."""
+
+    rollout: Rollout
+    attempts: tuple[AttemptTrace, ...]
+
+    @property
+    def scored(self) -> bool:
+        """Whether it has a final reward. A failure has none unless ``failure_reward`` names its reason."""
+        return self.rollout.reward is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rollouts of one task whose rewards are compared."""
+
+    name: str
+    traces: tuple[Trace, ...]

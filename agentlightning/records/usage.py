@@ -1,0 +1,133 @@
+"""What an attempt did at the gateway, counted as it does it. Knows nothing of calls' lives; the session and the server
+tell it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from agentlightning.types import Message, Tool
+
+MAX_NOTED = 16
+"""Distinct unknown paths, user agents, agents and tools that are listed."""
+
+MAX_SHOWN = 200
+"""Characters of a path, a user agent or a system prompt that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenAgent:
+    """What is known of an agent besides its name: how it got the name, the beginning of its system prompt, and its
+    tools."""
+
+    how: str
+    system: str
+    tools: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Meter:
+    """Counts the tokens of requests while they are drawn, also of those that are withdrawn. An engine adds to it,
+    anybody reads it."""
+
+    tokens: int = 0
+
+
+@dataclass(slots=True)
+class EngineUse(Meter):
+    """What an attempt waited for the engine: ``seconds`` in which at least one of its requests was queued or sampled,
+    and their tokens.
+
+    ``cut`` are the requests that were there when the attempt ended; ``lasted`` is how many seconds it had been open by
+    then.
+    """
+
+    seconds: float = 0.0
+    cut: int = 0
+    lasted: float = 0.0
+    _opened: float = field(default_factory=lambda: time.monotonic())
+    _open: int = 0
+    _since: float = 0.0
+
+    @contextmanager
+    def waited_for(self) -> Generator[None]:
+        """Around a request to the engine."""
+        if not self._open:
+            self._since = time.monotonic()
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            if not self._open:
+                self.seconds += time.monotonic() - self._since
+
+    def note_end(self) -> None:
+        """The attempt ends now. What is open will be withdrawn."""
+        self.cut, self.lasted = self._open, time.monotonic() - self._opened
+
+
+@dataclass(slots=True)
+class ExternalUsage:
+    """What an attempt did with one external model. ``prompt_tokens`` and ``reply_tokens`` are what its endpoint says.
+
+    ``trouble`` is what the last call failed with, or how long the endpoint stayed silent, where that was its fault and
+    no later call got an answer; ``left`` are calls that were still waiting for it when the attempt ended.
+    """
+
+    calls: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    reply_tokens: int = 0
+    trouble: str | None = None
+    left: int = 0
+
+
+@dataclass(slots=True)
+class AttemptUsage:
+    """What an attempt did at the gateway. ``late`` and ``late_rewards`` go on counting after the attempt has ended:
+    what came with its revoked key.
+
+    ``calls`` are all that reached the gateway, refused ones too; ``repeats`` are requests that got the reply of an
+    earlier call and are no calls. ``unserved`` are paths that were asked for in vain, each with what was answered;
+    ``agents`` those that made calls, by name. Calls to external models are none of the ``calls``: ``external`` has
+    them, by the model's name in the resources.
+    """
+
+    calls: int = 0
+    refused: int = 0
+    incomplete: int = 0
+    abandoned: int = 0
+    repeats: int = 0
+    rewards: int = 0
+    sampled_tokens: int = 0
+    context_length_errors: int = 0
+    late: int = 0
+    late_rewards: int = 0
+    unserved: Mapping[str, str] = field(default_factory=dict[str, str])
+    user_agents: tuple[str, ...] = ()
+    agents: Mapping[str, SeenAgent] = field(default_factory=dict[str, SeenAgent])
+    last_error: str | None = None
+    external: dict[str, ExternalUsage] = field(default_factory=dict[str, ExternalUsage])
+    engine: EngineUse = field(default_factory=EngineUse)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why an external model did not answer, where the attempt did not get over it."""
+        return next((use.trouble for use in self.external.values() if use.trouble is not None), None)
+
+    def note_client(self, user_agent: str | None) -> None:
+        if user_agent and user_agent not in self.user_agents and len(self.user_agents) < MAX_NOTED:
+            self.user_agents += (user_agent[:MAX_SHOWN],)
+
+    def note_agent(self, name: str, how: str, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+        if name not in self.agents and len(self.agents) < MAX_NOTED:
+            system = next((message.content for message in messages if message.role == "system"), "")
+            seen = SeenAgent(how, system[:MAX_SHOWN], tuple([tool.name for tool in tools[:MAX_NOTED]]))
+            self.agents = {**self.agents, name: seen}
+
+    def note_unserved(self, path: str, answer: str) -> None:
+        if len(self.unserved) < MAX_NOTED:
+            self.unserved = {**self.unserved, path[:MAX_SHOWN]: answer}

@@ -1,0 +1,391 @@
+"""Opening: turns a checked plan into a Run, and closes it again, once and in order, whatever happened.
+
+The order matters: the folder and its lock, the record, the model, the engine, the endpoint, the runners; closed the
+other way round, so that no agent outlives the endpoint and no call outlives the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentlightning.spellings.absent import why
+from agentlightning.text import at_home
+
+if find_spec("fcntl") is None:
+    from agentlightning.errors import ConfigError
+
+    raise ConfigError(f"nothing can be trained on {sys.platform}: {why('windows')}")
+
+from agentlightning.agent.calling import AgentSpec
+from agentlightning.agent.resources import POLICY, NamedResources
+from agentlightning.engines.local.cores import Machine
+from agentlightning.engines.local.thread_count import long_spins, most_threads
+from agentlightning.errors import ConfigError, ModelError, StoreError, why_no_folder
+from agentlightning.run.active import Run
+from agentlightning.run.fingerprints import compare, fingerprint
+from agentlightning.run.model_choice import choose_model, with_model
+from agentlightning.settings.fields import RunConfig
+from agentlightning.settings.sources import Resolved, describe_run, leaves_of
+from agentlightning.store.run_lock import Asked, RunLock, folder_of, how_to_resume
+from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, Status
+
+if TYPE_CHECKING:
+    from agentlightning.records.probe import AgentProbe
+    from agentlightning.records.progress import Progress
+    from agentlightning.store.base import Store
+
+logger = logging.getLogger("agentlightning")
+
+_MAY_DIFFER = {
+    "max_time",
+    "steps",
+    "epochs",
+    "stop_at",
+    "runner",
+    "gateway",
+    "checkpoint",
+    "output_dir",
+    "store",
+    "evaluation",
+}
+"""Settings that a resumed run may change: none of them alters what an already recorded step would have been."""
+
+_NAMES_AGENTS = "gateway.agents"
+"""What of those it may not change after all: it says whose tokens are trained."""
+
+NOTHING_YET = -1
+"""No step: what an earlier process left queued waits until its step is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a Trainer was asked to do, checked as far as it can be without a model."""
+
+    mode: Mode
+    agent: AgentSpec
+    config: RunConfig
+    resolved: Resolved
+    train: Sequence[Json]
+    val: Sequence[Json]
+    grader: Callable[..., Any] | None
+    resources: Mapping[str, Json]
+    resume: bool | str
+    progress: Progress | bool
+    asked: Asked | None = None
+    """The command that asked for it, where one did."""
+
+
+@asynccontextmanager
+async def open_run(plan: Plan) -> AsyncGenerator[Run]:
+    """A Run that is ready to sample. On the way out everything it owns is closed; an error is recorded on the run
+    before it goes on."""
+    machine = Machine()
+    began = machine.read()  # loading torch takes long enough to see how busy the machine is
+    from agentlightning.engines.local.engine import LocalEngine
+    from agentlightning.engines.local.threads import Threads
+    from agentlightning.engines.models import load_model
+    from agentlightning.gateway import Gateway, Served
+    from agentlightning.run.writer import MetricsWriter
+    from agentlightning.runners.check import check_agent
+    from agentlightning.runners.pool import RunnerPool
+    from agentlightning.store import open_store
+    from agentlightning.templates import load_template
+    from agentlightning.views.live.choice import make_progress
+    from agentlightning.views.live.guarded import guarded
+
+    anchored = replace(
+        plan.resolved, config=plan.resolved.config.anchored()
+    )  # before user code runs: it may change the working folder
+    output = make_folder(anchored.config.output_dir)
+    resources = NamedResources(plan.resources)
+    probe = await check_agent(plan.agent, plan.config.runner.isolation, keys=resources.keys_of_external())
+    resolved = with_fixed_threads(with_agents_choice(anchored, probe), machine)
+    async with AsyncExitStack() as closing:
+        store = open_store(anchored.config.record_url, durability=anchored.config.store.durability)
+        closing.push_async_callback(store.close)
+        resumed = await _find(plan, store) if plan.resume else None
+        resolved, said = await _with_model_chosen(resolved, output, store, resumed)
+        config = resolved.config
+        given = fingerprint(plan.train, plan.val, plan.agent, plan.grader)
+        description = {**describe_run(resolved, plan.agent.file), "mode": str(plan.mode), **given}
+        description["asked"] = plan.asked.to_json() if plan.asked is not None else None
+        record, notes = await _record(plan, store, output, description, resumed)
+        folder = make_folder(Path(record.folder))
+        closing.enter_context(RunLock(folder, record.id))  # before its row says that it runs
+        await _take_up(store, record, resumed=resumed is not None)
+        closing.push_async_exit(_noting_the_end(store, record.id))
+        (folder / "config.json").write_bytes(orjson.dumps(description, option=orjson.OPT_INDENT_2, default=str))
+
+        resources_version = await store.put_resources(record.id, resources.to_json())
+        # What dev finds is printed on stdout; how it is getting on is not part of that.
+        progress = guarded(make_progress(plan.progress, sys.stderr if plan.mode is Mode.DEV else None))
+        closing.callback(progress.close)
+        if plan.mode is Mode.TRAIN:
+            closing.push(_saying_how_to_resume(progress, how_to_resume(description, record.id, folder)))
+        for note in ([said] if said else []) + notes:
+            progress.message(note)
+        progress.phase("loading the model")
+        threads = Threads(config.threads, say=_from_any_thread(progress.message), machine=machine, since=began)
+        if threads.count > 1 and (note := long_spins()) is not None:
+            progress.message(note)
+        model = await asyncio.to_thread(load_model, config.model, threads)
+        template = load_template(
+            model.tokenizer,
+            tool_format=config.model.tool_format,
+            stop_token_ids=model.stop_token_ids,
+            keep_reasoning=config.model.keep_reasoning,
+        )
+        engine = LocalEngine(
+            model.model,
+            model.tokenizer,
+            config.engine,
+            context_length=model.context_length,
+            deterministic=config.deterministic,
+            threads=threads,
+        )
+        await engine.start()
+        closing.push_async_callback(engine.close)
+        gateway = Gateway(
+            store,
+            {POLICY: Served(POLICY, engine, template)},
+            config.gateway,
+            deterministic=config.deterministic,
+            external=resources.external(),
+        )
+        await gateway.start()
+        closing.push_async_callback(gateway.close)
+        pool = RunnerPool(
+            store,
+            gateway,
+            plan.agent,
+            config.runner,
+            run_id=record.id,
+            sampling={Mode.TRAIN: config.sampling, Mode.VAL: config.evaluation, Mode.DEV: config.sampling},
+            grader=plan.grader,
+            resources=plan.resources,
+            folder=folder,
+            probe=probe,
+        )
+        writer = MetricsWriter(folder, say=progress.message)
+        closing.callback(writer.close)
+        for note in writer.notes:
+            progress.message(note)
+        run = Run(
+            record=record, config=config, folder=folder, store=store, gateway=gateway, engine=engine, model=model,
+            template=template, pool=pool,
+            threads=threads, progress=progress, writer=writer, tasks=plan.train, val_tasks=plan.val,
+            resources_version=resources_version,
+            resumed=resumed is not None,
+        )  # fmt: skip
+        pool.on_attempt = run.reports.append if plan.mode is Mode.DEV else None
+        pool.serve(plan.mode, NOTHING_YET)
+        await pool.start()
+        closing.push_async_callback(pool.close)
+        yield run
+
+
+def with_agents_choice(resolved: Resolved, probe: AgentProbe) -> Resolved:
+    """The settings with the agent's own ``trained_agents`` where the run was given none, so that it is recorded, and
+    resumed, like any setting.
+
+    Raises ConfigError where both are given and differ.
+    """
+    given, own = resolved.config.trained_agents, probe.trained_agents
+    if own is None or own == given:
+        return resolved
+    if given is not None:
+        raise ConfigError(
+            f"trained_agents is given twice: {given!r} ({resolved.sources.get('trained_agents', 'argument')}) and "
+            f"{own!r} "
+            f"(agent {probe.name!r}): leave one of them out, or make them the same"
+        )
+    config = resolved.config.model_copy(update={"trained_agents": own})
+    return replace(resolved, config=config, sources={**resolved.sources, "trained_agents": f"agent {probe.name}"})
+
+
+def with_fixed_threads(resolved: Resolved, machine: Machine) -> Resolved:
+    """The settings of a deterministic run with its number of threads where none was given, so that it is recorded:
+    equal bits need equal threads, and a resume on a machine with other cores is refused."""
+    if not resolved.config.deterministic or resolved.config.threads is not None:
+        return resolved
+    config = resolved.config.model_copy(update={"threads": most_threads(machine.cores)})
+    return replace(resolved, config=config, sources={**resolved.sources, "threads": "deterministic"})
+
+
+def _from_any_thread(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """``tell`` for other threads than this event loop's, where it is called."""
+    loop = asyncio.get_running_loop()
+
+    def say(line: str) -> None:
+        with suppress(RuntimeError):  # the loop was closed: the run is over, and nobody looks at it
+            loop.call_soon_threadsafe(tell, line)
+
+    return say
+
+
+def _noting_the_end(store: Store, run_id: str) -> Callable[..., Coroutine[Any, Any, None]]:
+    """An exit that notes on the run why it failed, from the moment its row exists."""
+
+    async def note(kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is None:
+            return
+        interrupted = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
+        status = RunStatus.STOPPED if interrupted else RunStatus.FAILED
+        try:
+            await store.end_run(run_id, status, "interrupted" if interrupted else f"{type(error).__name__}: {error}")
+        except StoreError as second:
+            # Where the record itself is what failed, the user is told so by the first error.
+            logger.warning("the run's end could not be recorded: %s", second)
+
+    return note
+
+
+def _saying_how_to_resume(progress: Progress, how: str) -> Callable[..., None]:
+    """An exit that says, of a run that did not come to its end, how to go on with it."""
+
+    def say(kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is not None and not isinstance(
+            error, ModelError
+        ):  # a model that is not there has nothing to go on with
+            progress.message(f"to go on: {how}")
+
+    return say
+
+
+async def _with_model_chosen(
+    resolved: Resolved, output: Path, store: Store, resumed: RunRecord | None
+) -> tuple[Resolved, str]:
+    """The settings with the model that ``latest`` or a run's name means, and what is to be said of it. A resumed run
+    goes on with the one that it began with."""
+    choice = await choose_model(resolved.config.model.path, output, store)
+    if not choice.said:
+        return resolved, ""
+    if resumed is None:
+        return with_model(resolved, choice.path), choice.said
+    return with_model(resolved, resumed.config["config"]["model"]["path"]), ""
+
+
+async def _record(
+    plan: Plan, store: Store, output: Path, description: Mapping[str, Json], resumed: RunRecord | None
+) -> tuple[RunRecord, list[str]]:
+    """The run's row: a new one, or on a resume the one it goes on with, with the folder that it has now, and what that
+    is given otherwise than before. Changes nothing."""
+    if resumed is not None:
+        _same_settings(resumed, description)
+        notes = compare(resumed.id, resumed.config, plan.train, plan.val, description)
+        await _same_external(store, resumed.id, NamedResources(plan.resources))
+        return replace(resumed, folder=str(folder_of(resumed, output) or output / resumed.id)), notes
+    run_id = f"{plan.config.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    return RunRecord(
+        run_id, plan.config.name, str(output / run_id), RunStatus.RUNNING, dict(description), time.time()
+    ), []
+
+
+async def _take_up(store: Store, record: RunRecord, *, resumed: bool) -> None:
+    """Has the row say that the run is running, from this process, which holds its folder."""
+    if not resumed:
+        await store.create_run(record)
+        return
+    await store.requeue_running(record.id)
+    await store.requeue_failed(await _hopeless(store, record.id))
+    await store.end_run(record.id, RunStatus.RUNNING)
+
+
+async def _same_external(store: Store, run_id: str, resources: NamedResources) -> None:
+    """Raises ConfigError where a resumed run was not given an external model again: where it is called is not in the
+    record."""
+    try:
+        recorded = await store.get_resources(run_id)
+    except StoreError:  # it ended before it had recorded any
+        return
+    for name in resources.missing(NamedResources.from_json(recorded)):
+        raise ConfigError(
+            f"run {run_id} had the external model {name!r}: pass it again, resources={{{name!r}: LLM(endpoint=..., "
+            f"model=..., api_key=...)}}; "
+            "endpoints and keys are not recorded"
+        )
+
+
+async def _hopeless(store: Store, run_id: str) -> list[str]:
+    """Rollouts of a step or validation in which all have failed: that ended the run, and would end it again if it were
+    not run anew."""
+    together: dict[tuple[Mode, int], list[Rollout]] = {}
+    for rollout in await store.rollouts(run_id):
+        together.setdefault((rollout.mode, rollout.step), []).append(rollout)
+    return [
+        r.id
+        for rollouts in together.values()
+        if all(r.status is Status.FAILED and r.reward is None for r in rollouts)
+        for r in rollouts
+    ]
+
+
+async def _find(plan: Plan, store: Store) -> RunRecord:
+    runs = [run for run in await store.runs() if run.config.get("mode") == Mode.TRAIN]
+    named = [run for run in runs if run.id == plan.resume or (plan.resume is True and run.name == plan.config.name)]
+    for run in (
+        *(run for run in named if run.status is not RunStatus.FINISHED),
+        *named,
+    ):  # a finished one may lack steps that are asked for now
+        return run
+    known = ", ".join(run.id for run in runs[:5]) or "none"
+    if plan.resume is True:
+        raise ConfigError(
+            f"nothing to resume: no run named {plan.config.name!r} in {plan.config.output_dir}; runs there: {known}"
+        )
+    raise ConfigError(f"nothing to resume: no run {plan.resume!r} in {plan.config.output_dir}; runs there: {known}")
+
+
+def _same_settings(record: RunRecord, description: Mapping[str, Json]) -> None:
+    """A resumed run must mean the same: refuses settings that would change what the recorded steps were."""
+    old, new = _by_key(record.config), _by_key(orjson.loads(orjson.dumps(description, default=str)))
+    differing = [
+        f"{key} ({json.dumps(old.get(key))} then, {json.dumps(new.get(key))} now)"
+        for key in dict.fromkeys((*new, *old))
+        if old.get(key) != new.get(key)
+    ]
+    if differing:
+        raise ConfigError(
+            f"run {record.id} cannot be resumed with other settings: {'; '.join(differing)}. Start a new run, or set "
+            "them back"
+        )
+
+
+def _by_key(description: Mapping[str, Json]) -> dict[str, Json]:
+    """The settings of a run's description that a resume may not change, by dotted key."""
+    settings = {**description["config"], "algorithm": description.get("algorithm")}
+    found = {".".join(keys): value for keys, value in leaves_of(settings)}
+    return {
+        key: value
+        for key, value in found.items()
+        if key.partition(".")[0] not in _MAY_DIFFER or key.startswith(_NAMES_AGENTS)
+    }
+
+
+def make_folder(path: Path) -> Path:
+    """Creates a folder and proves that it can be written. Raises ConfigError with the cause."""
+    path = at_home(path).resolve()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".writable-{os.getpid()}"
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"the folder {path} cannot be written: {why_no_folder(path, error)}; choose another with output_dir"
+        ) from error
+    return path

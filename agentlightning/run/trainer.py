@@ -1,0 +1,378 @@
+"""Trainer: the front door. Hands an agent, tasks and an algorithm to a Run and returns what came of it.
+
+Everything that cannot work is refused here, by name, before a model is loaded. The story of a step is in
+algorithms/policy_gradient.py; what a run owns, and the order in which it is opened and closed, is in run.py and
+opening.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from agentlightning.agent.calling import AgentSpec, as_agent
+from agentlightning.agent.resources import POLICY, NamedResources, refuse_clash
+from agentlightning.agent.task_files import TABLES_AND_LINES
+from agentlightning.agent.tasks import Tasks, check_tasks
+from agentlightning.algorithms import Algorithm
+from agentlightning.engines.local.thread_count import bound_spinning
+from agentlightning.errors import ConfigError
+from agentlightning.records.ledger import Ledger, total
+from agentlightning.records.result import Evaluation
+from agentlightning.run.active import Run, StopRequested
+from agentlightning.run.arguments import checked
+from agentlightning.run.entry import Interrupts, outliving_terminal, run_here, run_sync
+from agentlightning.run.opening import Plan, open_run
+from agentlightning.settings.fields import RunConfig
+from agentlightning.settings.sources import Resolved, resolve
+from agentlightning.spellings.absent import find
+from agentlightning.store.run_lock import Asked, description_of, how_to_resume
+from agentlightning.text import one_line, plural
+from agentlightning.types import Json, Mode, RunStatus
+from agentlightning.views.result import FitResult
+
+if TYPE_CHECKING:
+    from agentlightning.records.progress import Progress
+    from agentlightning.views.dev.report import DevReport
+
+__path__: list[str] = []  # so that what is not in here is refused with its sentence (spellings/paths.py)
+T = TypeVar("T")
+
+_NO_PART_YET = {
+    "store": "set store={'url': 'sqlite:///...'} instead of handing over an object",
+    "dev": "call trainer.dev(agent, tasks)",
+}
+
+_ONLY_TASKS = {Mode.DEV: "tasks", Mode.VAL: "tasks"}
+"""What the tasks are called where one data set is passed."""
+
+
+class Trainer:
+    """Trains an agent that runs unchanged.
+
+    ``algorithm`` is an instance such as ``GRPO(group_size=8)`` (default: what the config file says, else GRPO).
+    ``model`` is a Hugging Face folder or hub id. ``config`` is a RunConfig, a mapping, or the path of a TOML file;
+    further keywords set single settings over it, by section: ``Trainer(model=..., steps=20, learner={"lr": 1e-5},
+    sampling={"max_tokens": 64})``. ``n_runners`` (or ``n_workers``) attempts run at once. ``grader(task, output,
+    attempt)`` scores attempts whose agent returns no number. ``max_tasks`` (or ``max_rollouts``) uses only the first
+    tasks. ``progress`` False prints nothing; a Progress object is told instead of the terminal.
+
+    Raises ConfigError for anything that cannot work: an unknown or unsupported argument, a setting out of range, a
+    combination nothing can be learned from. Nothing is started before ``fit``.
+    """
+
+    @checked
+    def __init__(
+        self,
+        *,
+        algorithm: Algorithm | None = None,
+        model: str | Path | None = None,
+        config: RunConfig | Mapping[str, Json] | str | Path | Resolved | None = None,
+        n_runners: int | None = None,
+        n_workers: int | None = None,
+        train_dataset: Tasks | None = None,
+        val_dataset: Tasks | None = None,
+        num_epochs: int | None = None,
+        max_tasks: int | None = None,
+        max_rollouts: int | None = None,
+        port: int | None = None,
+        output_dir: str | Path | None = None,
+        resources: Mapping[str, Json] | None = None,
+        initial_resources: Mapping[str, Json] | None = None,
+        grader: Callable[..., Any] | None = None,
+        progress: Progress | bool = True,
+        **settings: Any,
+    ) -> None:
+        bound_spinning()
+        if settings.get("strategy") == "sm":
+            del settings["strategy"]
+        for name in [
+            name for name, value in settings.items() if not value and (entry := find(name)) and not entry.synonym
+        ]:
+            del settings[name]  # asks for nothing that is absent
+        for name in [name for name in _NO_PART_YET if name in settings and not isinstance(settings[name], Mapping)]:
+            if settings.pop(name):
+                raise ConfigError(f"Trainer({name}=...) has no part behind it in this version: {_NO_PART_YET[name]}")
+        flags = dict(settings)
+        _put(flags, "model.path", None if model is None else str(model))
+        _put(flags, "runner.n_runners", _one_of("n_runners", n_runners, "n_workers", n_workers))
+        _put(flags, "gateway.port", port)
+        _put(flags, "epochs", _one_of("epochs", flags.get("epochs"), "num_epochs", num_epochs))
+        _put(flags, "output_dir", None if output_dir is None else str(output_dir))
+        self.resolved: Resolved = _resolve(config, flags, algorithm)
+        self.config: RunConfig = self.resolved.config
+        self.algorithm: Algorithm = cast(Algorithm, self.resolved.algorithm)
+        self.grader = grader
+        self.train_dataset = train_dataset
+        self.val_dataset = val_dataset
+        self.max_tasks = _one_of("max_tasks", max_tasks, "max_rollouts", max_rollouts)
+        self.resources = _one_of("resources", resources, "initial_resources", initial_resources) or {}
+        NamedResources(self.resources).to_json()  # refuses what is no resource
+        self.progress = progress
+        self.asked: Asked | None = None
+        """The command that asks for what this does, where one does; it is recorded, so that a run can be resumed by
+        it."""
+
+    # ------------------------------------------------------------------ what a user calls
+
+    @checked
+    def fit(
+        self,
+        agent: Any,
+        train_dataset: Tasks | None = None,
+        val_dataset: Tasks | None = None,
+        *,
+        val_data: Tasks | None = None,
+        resume: bool | str = False,
+    ) -> FitResult:
+        """Trains ``agent`` on ``train_dataset`` and returns the result.
+
+        ``agent`` is a function, a ``LitAgent``, or ``"FILE.py:name"``. Tasks are JSON values, or the path of a file
+        with them. ``val_dataset`` (or ``val_data``) is scored before and after. ``resume`` True goes on with the latest
+        unfinished run of the same name in the same output folder, or with the run of the given id. Ctrl-C once saves a
+        checkpoint and returns; a second time stops at once.
+
+        Raises ConfigError, TaskError or ModelError before anything starts, RunFailed when the run cannot go on (its
+        last checkpoint is whole), StoreError when the record cannot be written.
+        """
+        with outliving_terminal():
+            val = _one_of("val_dataset", val_dataset, "val_data", val_data)
+            return run_sync(lambda interrupts: self._fit(interrupts, agent, train_dataset, val, resume))
+
+    @checked
+    async def train(self, agent: Any, *, resume: bool | str = False) -> FitResult:
+        """``fit`` as a coroutine, on the data sets the constructor got."""
+        return await run_here(lambda interrupts: self._fit(interrupts, agent, None, None, resume))
+
+    @checked
+    def evaluate(self, agent: Any, tasks: Tasks | None = None) -> Evaluation:
+        """Scores ``agent`` with the model as it is, with the evaluation settings, on ``tasks`` (default: the validation
+        data set)."""
+        return run_sync(lambda interrupts: self._evaluate(interrupts, agent, tasks))
+
+    @checked
+    def validate(self, agent: Any, tasks: Tasks | None = None) -> Evaluation:
+        """The same as ``evaluate``."""
+        return self.evaluate(agent, tasks)
+
+    @checked
+    def dev(self, agent: Any, tasks: Tasks | None = None, n: int = 3) -> DevReport:
+        """Runs ``n`` rollouts without training, and the first one's task once more, and prints and returns what was
+        called, recorded and scored, and everything that would keep this agent from being trained."""
+        report = run_sync(lambda interrupts: self._dev(interrupts, agent, tasks, n))
+        if self.progress is True:
+            from agentlightning.views.screen import show
+
+            show(report)
+        return report
+
+    # ------------------------------------------------------------------ how it goes
+
+    async def _fit(
+        self,
+        interrupts: Interrupts,
+        agent: Any,
+        train_dataset: Tasks | None,
+        val_dataset: Tasks | None,
+        resume: bool | str,
+    ) -> FitResult:
+        plan = self._plan(agent, train_dataset, val_dataset, resume=resume)
+        async with open_run(plan) as run, interrupts.asking(_asked_to_stop(run)):
+            status, stopped_by = RunStatus.FINISHED, None
+            try:
+                await self.algorithm.fit(run)
+                if run.resumed and not run.made:
+                    run.progress.message(
+                        f"run {run.record.id}: all of its {plural(run.last_step, 'step')} were done, none was left to "
+                        "make"
+                    )
+            except StopRequested as stop:
+                status, stopped_by = RunStatus.STOPPED, str(stop)
+                await run.save_checkpoint()
+            result = await _result(run, status, stopped_by)
+            if result.history or result.validations:
+                _plot(result, run)
+            result.save()
+            await run.end(status)  # last: a run that is killed before it has its result is resumed for it
+            run.progress.finished(result.to_json())
+            return result
+
+    async def _evaluate(self, interrupts: Interrupts, agent: Any, tasks: Tasks | None) -> Evaluation:
+        plan = self._plan(agent, None, tasks, mode=Mode.VAL)
+        async with open_run(plan) as run, interrupts.asking(_asked_to_stop(run)):
+            run.progress.run_started(run.record, 0)
+            try:
+                evaluation = await run.validate(0)
+            except StopRequested as stop:
+                raise interrupts.interrupted() from stop
+            assert evaluation is not None
+            await run.end(RunStatus.FINISHED)
+            return evaluation
+
+    async def _dev(self, interrupts: Interrupts, agent: Any, tasks: Tasks | None, n: int) -> DevReport:
+        from agentlightning.templates import describe
+        from agentlightning.views.dev.report import dev_report
+
+        plan = self._plan(agent, tasks, None, mode=Mode.DEV)
+        async with open_run(plan) as run, interrupts.asking(_asked_to_stop(run)):
+            run.progress.run_started(run.record, 0)
+            interrupted, repeats = False, dict[str, str]()
+            try:
+                tasks = run.take_tasks(n)
+                first, *_ = await run.sample(Mode.DEV, 0, tasks, 1)
+                ended = (report for report in run.reports if report.rollout.id == first.traces[0].rollout.id)
+                if any(report.usage.calls and report.result.failure is None for report in ended):
+                    # Once more, now that it has ended well: an agent that keeps replies makes no call this time.
+                    (again,) = await run.sample(Mode.DEV, 0, tasks[:1], 1, first_group=n)
+                    repeats[again.traces[0].rollout.id] = first.traces[0].rollout.id
+                await run.pool.settle()
+            except StopRequested as stop:
+                if not run.reports:
+                    raise interrupts.interrupted() from stop
+                interrupted = True
+            await run.end(RunStatus.STOPPED if interrupted else RunStatus.FINISHED)
+            traces = [await run.trace(report.rollout) for report in run.reports]
+            about = describe(run.template)
+            external = {name: llm.model for name, llm in NamedResources(plan.resources).external().items()}
+            return dev_report(
+                run.reports,
+                traces,
+                plan.agent,
+                run.config,
+                probe=run.pool.probe,
+                template=about,
+                interrupted=interrupted,
+                external=external,
+                repeats=repeats,
+            )
+
+    def _plan(
+        self,
+        agent: Any,
+        train: Tasks | None,
+        val: Tasks | None,
+        *,
+        mode: Mode = Mode.TRAIN,
+        resume: bool | str = False,
+    ) -> Plan:
+        """Everything checked that can be checked before a model is loaded."""
+        if (
+            isinstance(train, str)
+            and train.startswith(("http://", "https://"))
+            and Path(train).suffix not in TABLES_AND_LINES
+        ):
+            raise ConfigError(
+                f"fit(agent, {train!r}): joining a running server as workers has no part behind it in this version; "
+                "pass the tasks"
+            )
+        if not self.config.model.path:
+            raise ConfigError(
+                "no model: pass model= (--model), a Hugging Face folder, a hub id, or 'smollm2' to begin with, which "
+                "`agl model smollm2` makes"
+            )
+        if mode is Mode.TRAIN:
+            self.algorithm.check(self.config)
+        refuse_clash(NamedResources(self.resources).external(), {POLICY})
+        spec: AgentSpec = as_agent(agent)
+        train_tasks: list[Json] = []
+        if mode is not Mode.VAL:
+            name, given = (
+                ("train_dataset", self.train_dataset)
+                if train is None
+                else (_ONLY_TASKS.get(mode, "train_dataset"), train)
+            )
+            train_tasks = check_tasks(given, name, self.max_tasks)
+        name, given = ("val_dataset", self.val_dataset) if val is None else (_ONLY_TASKS.get(mode, "val_dataset"), val)
+        val_tasks = check_tasks(given, name) if mode is Mode.VAL or (mode is Mode.TRAIN and given is not None) else []
+        if mode is Mode.TRAIN and self.config.evaluation.every and not val_tasks:
+            raise ConfigError(
+                f"evaluation.every={self.config.evaluation.every} needs validation tasks: pass val_dataset (--val), or "
+                "leave it out"
+            )
+        return Plan(
+            mode=mode,
+            agent=spec,
+            config=self.config,
+            resolved=self.resolved,
+            train=train_tasks,
+            val=val_tasks,
+            grader=self.grader,
+            resources=self.resources,
+            resume=True if resume == "latest" else resume,
+            progress=self.progress,
+            asked=self.asked,
+        )
+
+
+def _asked_to_stop(run: Run) -> Callable[[str], None]:
+    """What the first Ctrl-C (or SIGTERM) does: asks the run to save and end."""
+    saving = "saving a checkpoint and " if run.record.config.get("mode") == Mode.TRAIN else ""
+
+    def stop(name: str) -> None:
+        run.progress.message(f"{name}: {saving}ending; once more to stop at once")
+        run.request_stop("interrupted")
+
+    return stop
+
+
+async def _result(run: Run, status: RunStatus, stopped_by: str | None) -> FitResult:
+    steps = [step for step in await run.store.steps(run.record.id) if step.step <= run.last_step]
+    return FitResult(
+        run_id=run.record.id,
+        folder=run.folder,
+        status=status,
+        history=[{key: value for key, value in step.metrics.items() if key != "advantages"} for step in steps],
+        validations=(*run.evaluations, *([run.partial] if run.partial is not None else ())),
+        checkpoint=run.checkpoint,
+        best_checkpoint=run.best_checkpoint,
+        ledger=total(Ledger.from_json(step.ledger) for step in steps),
+        seconds=dict(run.seconds),
+        stopped_by=stopped_by,
+        resume=how_to_resume(description_of(run.record, run.folder), run.record.id, run.folder)
+        if status is RunStatus.STOPPED
+        else None,
+    )
+
+
+def _plot(result: FitResult, run: Run) -> None:
+    """The learning curve, where it can be drawn: a run that went well does not fail over its picture."""
+    try:
+        result.plot()
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # matplotlib is somebody else's, and may fail at anything
+        why = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+        run.progress.message(f"no learning curve: {one_line(why)}")
+
+
+def _resolve(
+    config: RunConfig | Mapping[str, Json] | str | Path | Resolved | None,
+    arguments: Mapping[str, Json],
+    algorithm: Algorithm | None,
+) -> Resolved:
+    """The settings a Trainer was given, by whatever way, over those of the environment and a file."""
+    if isinstance(config, str | Path):
+        return resolve(Path(config), env=os.environ, arguments=arguments, algorithm=algorithm)
+    if isinstance(config, RunConfig | Resolved):
+        return resolve(env=os.environ, defaults=config, arguments=arguments, algorithm=algorithm)
+    return resolve(env=os.environ, arguments=_laid_over(config or {}, arguments), algorithm=algorithm)
+
+
+def _laid_over(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str, Json]:
+    """Two mappings of settings by section as one; ``above`` wins, value by value."""
+    laid = dict(below)
+    for key, value in above.items():
+        laid[key] = {**laid[key], **value} if isinstance(value, dict) and isinstance(laid.get(key), dict) else value
+    return laid
+
+
+def _put(flags: dict[str, Json], key: str, value: Json) -> None:
+    if value is not None:
+        flags[key] = value
+
+
+def _one_of(name: str, value: T | None, other_name: str, other: T | None) -> T | None:
+    """Two spellings of one argument."""
+    if value is not None and other is not None:
+        raise ConfigError(f"{name} and {other_name} are the same setting: pass one of them")
+    return value if value is not None else other

@@ -1,0 +1,1 @@
+"""Settings: the fields of a run, each documented under itself, and where their values come from."""

@@ -1,0 +1,1 @@
+"""Dev: what a few rollouts without training say about an agent."""

@@ -1,0 +1,416 @@
+"""Show: a run's records as tables for people and as JSON for programs. Reads the store, changes nothing, loads no
+torch.
+
+Pure functions from records to text, with two readers that gather the records; a single rollout's trace is in
+show_trace.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from rich.console import Group, RenderableType
+
+from agentlightning.records.ledger import Ledger, count_outcomes, describe_external, outcome, total
+from agentlightning.records.result import Evaluation, evaluate_recorded
+from agentlightning.store.base import Store
+from agentlightning.store.run_lock import DEAD, Standing, standing_of
+from agentlightning.text import duration, number, plural, short_path, small
+from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
+from agentlightning.views.live.state import counts, score
+from agentlightning.views.screen import Column, Labelled, Listing, Text
+
+STATUS_STYLE = {
+    "finished": "green",
+    "succeeded": "green",
+    "running": "cyan",
+    "dead": "red",
+    "stopped": "yellow",
+    "failed": "red",
+    "cancelled": "yellow",
+}
+_NO_SETTINGS: dict[str, Json] = {}
+SHOWN_DEAD = 3
+"""Dead runs, the newest, whose command the list of runs shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run with what belongs to it. ``rollouts`` is empty where only the steps were asked for."""
+
+    record: RunRecord
+    steps: Sequence[StepRecord]
+    rollouts: Sequence[Rollout] = ()
+    standing: Standing | None = None
+    """None where it was not asked for."""
+
+    @property
+    def status(self) -> str:
+        """The record's, or that the run is dead: whoever ran it is gone."""
+        return DEAD if self.dead else str(self.record.status)
+
+    @property
+    def dead(self) -> bool:
+        return self.standing is not None and self.standing.dead
+
+    @property
+    def resume(self) -> str:
+        """How to go on with it, "" where there is nothing to go on with."""
+        return self.standing.resume if self.standing is not None else ""
+
+    @property
+    def validations(self) -> list[Evaluation]:
+        """One for each step that was validated, from the rollouts themselves. Validations in which nothing was scored
+        are left out."""
+        by_step: dict[int, list[Rollout]] = {}
+        for rollout in self.rollouts:
+            if rollout.mode is Mode.VAL:
+                by_step.setdefault(rollout.step, []).append(rollout)
+        found = (evaluate_recorded(step, rollouts) for step, rollouts in sorted(by_step.items()))
+        return [evaluation for evaluation in found if evaluation is not None]
+
+    def setting(self, *keys: str) -> Json:
+        """A value of the run's ``config.json``, None where there is none."""
+        at: Json = self.record.config
+        for key in keys:
+            at = cast("Mapping[str, Json]", at).get(key) if isinstance(at, Mapping) else None
+        return at
+
+
+async def read_runs(store: Store, place: Path) -> list[RunView]:
+    """Every run with its steps, newest first; of evaluations the rollouts too. ``place`` is the output folder that was
+    named."""
+    views: list[RunView] = []
+    for record in await store.runs():
+        evaluation = record.config.get("mode") == Mode.VAL
+        rollouts = await store.rollouts(record.id, mode=Mode.VAL) if evaluation else ()
+        views.append(RunView(record, await store.steps(record.id), rollouts, standing_of(record, place)))
+    return views
+
+
+async def read_run(store: Store, record: RunRecord, place: Path | None = None) -> RunView:
+    """One run. Without a ``place``, the output folder that was named, nothing is said of whether it lives."""
+    standing = standing_of(record, place) if place is not None else None
+    return RunView(record, await store.steps(record.id), await store.rollouts(record.id), standing)
+
+
+# --------------------------------------------------------------------------- runs
+
+
+def runs_json(runs: Iterable[RunView]) -> list[dict[str, Json]]:
+    return [_run_line(run) for run in runs]
+
+
+def _run_line(run: RunView) -> dict[str, Json]:
+    record = run.record
+    rewards = [step.metrics["reward"] for step in run.steps if step.metrics.get("reward") is not None]
+    rewards = rewards or [evaluation.mean for evaluation in run.validations]
+    return {
+        "id": record.id,
+        "name": record.name,
+        "mode": run.setting("mode"),
+        "status": run.status,
+        "resume": run.resume or None,
+        "error": record.error,
+        "created_at": record.created_at,
+        "ended_at": record.ended_at,
+        "folder": record.folder,
+        "model": run.setting("config", "model", "path"),
+        "algorithm": run.setting("algorithm", "name"),
+        "steps": len(run.steps),
+        "first_reward": rewards[0] if rewards else None,
+        "last_reward": rewards[-1] if rewards else None,
+    }
+
+
+def render_runs(runs: Sequence[RunView], now: float | None = None) -> RenderableType:
+    """A table of runs, newest first."""
+    columns = (
+        Column("run", least=26),
+        Column("status"),
+        Column("mode", leave=1),
+        Column("started", leave=4),
+        Column("took", right=True, leave=2),
+        Column("steps", right=True),
+        Column("reward", right=True),
+        Column("model", leave=3, least=8, cut=True),
+        Column("error", leave=5, least=20, cut=True),
+    )
+    rows: list[list[str | Text]] = []
+    for run in runs:
+        line = _run_line(run)
+        first, last = line["first_reward"], line["last_reward"]
+        reward = "" if last is None else f"{number(first)} to {number(last)}" if line["steps"] > 1 else number(last)
+        rows.append(
+            [
+                run.record.id,
+                _status(line["status"]),
+                line["mode"] or "",
+                _when(run.record.created_at),
+                _took(run, now),
+                str(line["steps"]),
+                reward,
+                str(line["model"] or "").rstrip("/").rsplit("/", 1)[-1],
+                line["error"] or "",
+            ]
+        )
+    dead = [(f"{run.record.id} is dead; to go on:", run.resume) for run in runs if run.dead and run.resume][:SHOWN_DEAD]
+    if not dead:
+        return Listing(columns, rows)
+    return Group(Listing(columns, rows), Text(), Labelled(dead, paths=[label for label, _ in dead]))
+
+
+# --------------------------------------------------------------------------- one run
+
+
+def run_json(run: RunView) -> dict[str, Json]:
+    """Everything about a run but its rollouts' traces."""
+    return {
+        **_run_line(run),
+        "config": dict(run.record.config),
+        "ledger": _total(run).to_json(),
+        "rollouts": _outcomes(run),
+        "validations": [evaluation.to_json() for evaluation in run.validations],
+        "history": [
+            {
+                "step": step.step,
+                "policy_version": step.policy_version,
+                "metrics": dict(step.metrics),
+                "ledger": dict(step.ledger),
+                "checkpoint": step.checkpoint,
+                "rollout_ids": list(step.rollout_ids),
+                "ended_at": step.ended_at,
+            }
+            for step in run.steps
+        ],
+    }
+
+
+def render_run(run: RunView, now: float | None = None) -> RenderableType:
+    """A run's head, its steps, its rollouts by outcome and the sum of its ledgers."""
+    parts: list[RenderableType] = [_run_head(run, now)]
+    if run.steps:
+        parts += [Text(), _steps_table(run)]
+    parts += [Text(), _ledger_lines(run)]
+    if run.rollouts:
+        hints = [
+            ("a step's rollouts", f"agl show {run.record.id} --step N"),
+            ("one rollout", f"agl show {run.record.id} ROLLOUT"),
+        ]
+        parts += [Text(), Labelled(hints, paths=dict(hints))]
+    return Group(*parts)
+
+
+def _run_head(run: RunView, now: float | None) -> RenderableType:
+    record = run.record
+    git = cast("Mapping[str, Json]", run.setting("git") or _NO_SETTINGS)
+    revision = (
+        f"{str(git['revision'])[:12]}{' with changes' if git.get('dirty') else ''}" if git.get("revision") else ""
+    )
+    error = Text(record.error, style="red") if record.error else ""
+    took = _took(run, now)
+    folder = Path(record.folder) if run.standing is None else run.standing.folder
+    gone = "gone (moved or removed), and the run's checkpoints with it" if folder is None else ""
+    rows: list[tuple[str, str | Text]] = [
+        ("run", Text(record.id, style="bold")),
+        ("status", _status(run.status).append(f", began {_when(record.created_at)}{f', took {took}' if took else ''}")),
+        ("error", error),
+        ("to go on", run.resume),
+        ("model", str(run.setting("config", "model", "path") or "")),
+        ("agent", str(run.setting("agent_file") or "")),
+        ("algorithm", str(run.setting("algorithm", "name") or "") if run.setting("mode") in (None, "train") else ""),
+        ("trained agents", str(run.setting("config", "trained_agents") or "")),
+        ("seed", str(run.setting("seed") or 0)),
+        ("code", revision),
+        ("folder", short_path(record.folder if folder is None else folder)),
+        ("", Text(gone, style="red") if gone else ""),
+    ]
+    return Labelled(rows, paths=("run", "model", "agent", "folder", "to go on"))
+
+
+def _steps_table(run: RunView) -> RenderableType:
+    columns = (
+        Column("step", right=True),
+        Column("reward", right=True),
+        Column("validation"),
+        Column("scored", right=True, leave=3),
+        Column("failed", right=True),
+        Column("sampled", right=True, leave=5),
+        Column("trained", right=True, leave=2),
+        Column("tok/s", right=True, leave=6),
+        Column("took", right=True, leave=4),
+        Column("parity", right=True, leave=1),
+        Column("checkpoint", leave=7, least=20),
+    )
+    validations = {evaluation.step: evaluation for evaluation in run.validations}
+    rows: list[list[str | Text]] = []
+    if 0 in validations:
+        rows.append(["0", "", score(validations[0].to_json()), *[""] * 8])
+    for step in run.steps:
+        metrics, ledger = step.metrics, step.ledger
+        rollouts = cast("Mapping[str, int]", ledger.get("rollouts") or {})
+        lost = sum(rollouts.values()) - rollouts.get("succeeded", 0)
+        seconds = cast("Mapping[str, float]", ledger.get("seconds") or {})
+        rows.append(
+            [
+                str(step.step),
+                number(metrics["reward"]) if metrics.get("reward") is not None else "",
+                score(validations[step.step].to_json()) if step.step in validations else "",
+                str(rollouts.get("succeeded", 0)),
+                Text(str(lost), style="yellow" if lost else "dim"),
+                f"{ledger.get('sampled', 0):,}",
+                f"{ledger.get('trained', 0):,}",
+                f"{metrics['tokens_per_s']:,.0f}" if metrics.get("tokens_per_s") else "",
+                duration(sum(seconds.values())),
+                small(metrics.get("parity_max")),
+                short_path(step.checkpoint) if step.checkpoint else "",
+            ]
+        )
+    return Listing(columns, rows)
+
+
+def _ledger_lines(run: RunView) -> RenderableType:
+    ledger = _total(run)
+    rows: list[tuple[str, str | Text]] = [
+        (f"{mode} rollouts", counts(outcomes)) for mode, outcomes in _outcomes(run).items()
+    ]
+    if run.steps:
+        rows += [
+            ("groups", counts(ledger.groups)),
+            ("calls", counts(ledger.calls)),
+            ("external", describe_external(ledger.external)),
+            ("malformed", plural(ledger.malformed, "tool call") if ledger.malformed else ""),
+            ("cut", f"{plural(ledger.cut, 'sample')} by max_tokens" if ledger.cut else ""),
+            ("late", f"{plural(ledger.late, 'call')} after the attempt had ended, refused" if ledger.late else ""),
+            (
+                "unused",
+                f"{plural(sum(ledger.unused.values()), 'emitted reward')}: {counts(ledger.unused)}"
+                if ledger.unused
+                else "",
+            ),
+            ("branches", counts(ledger.branches)),
+            (
+                "tokens",
+                f"{ledger.sampled:,} sampled = {ledger.trained:,} trained + {sum(ledger.masked.values()):,} masked",
+            ),
+            ("masked", counts(ledger.masked)),
+            ("staleness", f"at most {ledger.staleness_max} versions"),
+            ("parity", f"max |delta logprob| {small(ledger.parity_max)}, k3 {small(ledger.parity_k3)}"),
+            ("wall time", ", ".join(f"{phase} {duration(spent)}" for phase, spent in ledger.seconds.items())),
+        ]
+    return Labelled(rows)
+
+
+def _total(run: RunView) -> Ledger:
+    return total(Ledger.from_json(step.ledger) for step in run.steps)
+
+
+def _outcomes(run: RunView) -> dict[str, dict[str, int]]:
+    """Rollouts by mode and outcome; those that wait or run are counted as such."""
+    return {str(mode): found for mode in Mode if (found := count_outcomes(r for r in run.rollouts if r.mode is mode))}
+
+
+# --------------------------------------------------------------------------- one step's rollouts
+
+
+def rollouts_json(run: RunView, rollouts: Iterable[Rollout]) -> list[dict[str, Json]]:
+    return [rollout_line(run, rollout) for rollout in rollouts]
+
+
+def rollout_line(run: RunView, rollout: Rollout) -> dict[str, Json]:
+    """A rollout without its trace. ``advantage`` is the weight its tokens were trained with, None where they were
+    not."""
+    failure = rollout.failure
+    return {
+        "id": rollout.id,
+        "mode": str(rollout.mode),
+        "step": rollout.step,
+        "group": rollout.group,
+        "index": rollout.index,
+        "status": str(rollout.status),
+        "reward": rollout.reward,
+        "advantage": advantage_of(run.steps, rollout),
+        "failure": None
+        if failure is None
+        else {"reason": str(failure.reason), "message": failure.message, "traceback": failure.traceback},
+        "task": rollout.task,
+        "seed": rollout.seed,
+        "created_at": rollout.created_at,
+        "started_at": rollout.started_at,
+        "ended_at": rollout.ended_at,
+    }
+
+
+def render_rollouts(run: RunView, rollouts: Iterable[Rollout]) -> RenderableType:
+    """A table of rollouts, in their order."""
+    columns = (
+        Column("rollout"),
+        Column("outcome", least=20),
+        Column("reward", right=True),
+        Column("advantage", right=True),
+        Column("took", right=True, leave=2),
+        Column("failure", leave=1, least=16, cut=True),
+    )
+    rows: list[list[str | Text]] = []
+    for rollout in rollouts:
+        advantage = advantage_of(run.steps, rollout)
+        took = (
+            ""
+            if rollout.ended_at is None or rollout.started_at is None
+            else duration(rollout.ended_at - rollout.started_at)
+        )
+        rows.append(
+            [
+                short_rollout(rollout),
+                Text(outcome(rollout), style=STATUS_STYLE.get(str(rollout.status), "")),
+                number(rollout.reward) if rollout.reward is not None else "",
+                f"{advantage:+.3f}" if advantage is not None else "",
+                took,
+                rollout.failure.message if rollout.failure else "",
+            ]
+        )
+    return Listing(columns, rows)
+
+
+def advantage_of(steps: Iterable[StepRecord], rollout: Rollout) -> float | None:
+    """What the step recorded as the rollout's advantage."""
+    if rollout.mode is not Mode.TRAIN:
+        return None
+    step = next((step for step in steps if step.step == rollout.step), None)
+    return (
+        cast("Mapping[str, float]", step.metrics.get("advantages") or {}).get(rollout.id) if step is not None else None
+    )
+
+
+def short_rollout(rollout: Rollout) -> str:
+    """A rollout's id without its run's: ``train3-0-1``."""
+    return rollout.id.removeprefix(f"{rollout.run_id}-")
+
+
+# --------------------------------------------------------------------------- small parts
+
+
+def _status(status: str) -> Text:
+    return Text().append(status, STATUS_STYLE.get(status, ""))
+
+
+def _when(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def _took(run: RunView, now: float | None) -> str:
+    """Of one that lives, up to now; of a dead one up to its last sign of life in the record, "" where it left none."""
+    record = run.record
+    end = record.ended_at
+    if end is None and run.dead:
+        end = max(
+            (at for at in (*(step.ended_at for step in run.steps), *(one.ended_at for one in run.rollouts)) if at),
+            default=None,
+        )
+    elif end is None and record.status is RunStatus.RUNNING:
+        end = time.time() if now is None else now
+    return "" if end is None else duration(end - record.created_at)
