@@ -15,10 +15,10 @@ import pytest
 import typer.main
 
 import agentlightning
+from agentlightning import Trainer
 from agentlightning.algorithms import ALGORITHMS, GRPO
 from agentlightning.cli.app import app
 from agentlightning.errors import ConfigError
-from agentlightning import Trainer
 from agentlightning.settings.fields import RunConfig
 from agentlightning.settings.sources import resolve
 from agentlightning.spellings.absent import ABSENT, find, plain, why
