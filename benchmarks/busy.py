@@ -1,7 +1,7 @@
 """What a busy machine costs: the engine and the learner on a quiet machine, beside two and beside six busy processes,
 as it was and as it is.
 
-    python benchmarks/busy.py [--model DIR] [--pairs 7] [--seconds 4] [--quick]
+    python benchmarks/busy.py [--model DIR] [--pairs 7] [--seconds 4] [--beside 0 2 6] [--quick]
 
 ``before`` is what torch does by itself: as many threads as cores, which spin for long where they wait. ``now`` is what
 a run does: spinning is bounded before torch is loaded and hardly any while others want the cores, and the threads, and
@@ -34,7 +34,6 @@ from _report import Report, model_folder, options_of
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-BESIDE = (0, 2, 6)
 REQUESTS = 8
 SETTLE = 3.0
 """Seconds that a side works before it is timed: as long as it takes to see that the other one has stopped."""
@@ -160,7 +159,7 @@ class Busy:
             process.wait()
 
 
-def compare(report: Report, work: str, path: str, pairs: int, seconds: float) -> dict[str, float]:
+def compare(report: Report, work: str, path: str, pairs: int, seconds: float, besides: list[int]) -> dict[str, float]:
     """Both sides of the engine or the learner in all conditions. Returns how ``now`` did against the aims."""
     context = multiprocessing.get_context("spawn")
     sides: dict[str, tuple[Connection, Any]] = {}
@@ -171,7 +170,7 @@ def compare(report: Report, work: str, path: str, pairs: int, seconds: float) ->
         mine.recv()
         sides[mode] = (mine, process)
     paces: dict[tuple[str, int], list[float]] = {}
-    for beside in BESIDE:
+    for beside in besides:
         with Busy(beside):
             for number in range(pairs):
                 for mode in ("before", "now") if number % 2 else ("now", "before"):
@@ -193,7 +192,7 @@ def compare(report: Report, work: str, path: str, pairs: int, seconds: float) ->
             [n / b for n, b in zip(paces["now", 0], paces["before", 0], strict=True)]
         )
     }
-    for beside in BESIDE[1:]:
+    for beside in besides[1:]:
         reached[f"beside_{beside}_of_quiet"] = statistics.median(paces["now", beside]) / quiet
         reached[f"before_beside_{beside}_of_quiet"] = statistics.median(paces["before", beside]) / statistics.median(
             paces["before", 0]
@@ -206,6 +205,13 @@ def main() -> None:
     parser.add_argument("--model", help="Hugging Face folder; default: SmolLM2-135M-Instruct")
     parser.add_argument("--pairs", type=int, default=7, help="turns of each side in each condition")
     parser.add_argument("--seconds", type=float, default=4.0, help="of a turn that are timed, at least")
+    parser.add_argument(
+        "--beside",
+        type=int,
+        nargs="+",
+        default=[0, 2, 6],
+        help="how many busy processes, 0 first; the aims are for two cores",
+    )
     parser.add_argument("--quick", action="store_true", help="two pairs, turns of a second")
     options = parser.parse_args()
     pairs, seconds = (2, 1.0) if options.quick else (options.pairs, options.seconds)
@@ -215,7 +221,7 @@ def main() -> None:
     report = Report("busy", model=Path(path).name, pairs=pairs, seconds=seconds, requests=REQUESTS, dtype="float32")
     conclusions: dict[str, Any] = {}
     for work in ("engine", "learner"):
-        for name, value in compare(report, work, path, pairs, seconds).items():
+        for name, value in compare(report, work, path, pairs, seconds, options.beside).items():
             conclusions[f"{work}_{name}"] = value
             if name in AIMS:
                 conclusions[f"{work}_{name}_reached"] = value >= AIMS[name]
