@@ -20,7 +20,7 @@ import pytest
 import typer.main
 
 import agentlightning
-from agentlightning.algorithms import GRPO
+from agentlightning.algorithms import ALGORITHMS, GRPO
 from agentlightning.cli.app import app
 from agentlightning.run.trainer import Trainer
 from agentlightning.settings.fields import RunConfig
@@ -211,7 +211,7 @@ def test_the_settings_files_of_the_pages_are_taken(snippet: Snippet, tmp_path: P
     tomllib.loads(snippet.text)
     file = tmp_path / "run.toml"
     file.write_text(snippet.text)
-    resolve(file)
+    resolve(ALGORITHMS, file)
 
 
 SECTIONS: dict[str, Any] = {
@@ -283,7 +283,7 @@ def test_every_benchmark_is_in_the_table_and_says_what_it_measures_and_takes() -
         said = process.communicate(timeout=60)[0]
         doc = ast.get_docstring(ast.parse(path.read_text())) or ""
         assert process.returncode == 0 and doc.splitlines()[0] in said, path.name
-        usage = re.search(rf"^ *python benchmarks/{path.name}(.*)$", doc, re.MULTILINE)
+        usage = re.search(rf"^ *python benchmarks/{path.name}(.*(?:\n {{4,}}\S.*)*)$", doc, re.MULTILINE)
         assert usage is not None, f"{path.name}: its docstring shows no way to call it"
         options = said.partition("\noptions:\n")[2]
         taken = set(re.findall(r"^  (?:-h, )?(--[a-z0-9-]+)", options, re.MULTILINE)) - {"--help"}

@@ -336,7 +336,7 @@ def shorten(error: BaseException) -> None:
     error.__suppress_context__ = True
 
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES = tuple(
     {
         str(Path(path).resolve())

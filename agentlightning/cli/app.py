@@ -401,9 +401,10 @@ def show_config(
     from agentlightning.cli.settings import settings
 
     if reference:
+        from agentlightning.algorithms import ALGORITHMS
         from agentlightning.cli.output import write_text
         from agentlightning.settings.reference import reference as page
 
-        write_text(page())
+        write_text(page(ALGORITHMS))
         return
     reading.settings(settings(config, set_), json=json)

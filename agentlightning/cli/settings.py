@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from agentlightning.algorithms import ALGORITHMS
 from agentlightning.errors import ConfigError
 from agentlightning.run.model_choice import choose_recorded_model, with_model
 from agentlightning.settings.sources import Resolved, resolve
@@ -43,7 +44,7 @@ def settings(config: Path | None, sets: Sequence[str] | None, **flags: Json) -> 
                 str(value) if isinstance(value, Path) else value,
                 f"--{flag.replace('_', '-')}",
             )
-    return resolve(config, values, os.environ, flag_names=names)
+    return resolve(ALGORITHMS, config, values, os.environ, flag_names=names)
 
 
 def choose(resolved: Resolved) -> tuple[Resolved, str]:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import typer
 
+from agentlightning.algorithms import ALGORITHMS
 from agentlightning.errors import ConfigError
 from agentlightning.settings.sources import settings_keys
 from agentlightning.spellings.absent import why, why_chosen
@@ -98,7 +99,7 @@ def _no_option(option: str, path: str, command: Any, value: str | None) -> str:
     if sentence := why(option):
         return f"{option}: {sentence}"
     taken = [each for parameter in command.params for each in parameter.opts if each.startswith("--")]
-    keys = settings_keys() if "--set" in taken else []
+    keys = settings_keys(ALGORITHMS) if "--set" in taken else []
     by_set = {written: f"--set {key}=VALUE" for key in keys for written in (f"set.{key}", f"--{key.replace('.', '-')}")}
     if keys:
         by_set["--algorithm"] = "--set algorithm.name=VALUE"

@@ -21,7 +21,6 @@ from agentlightning.records.causes import likely_cause
 from agentlightning.records.ledger import Ledger
 from agentlightning.records.result import Evaluation, evaluate, evaluate_recorded
 from agentlightning.records.traces import AttemptTrace, Group, Trace
-from agentlightning.run.last_trace import note_finished
 from agentlightning.run.pace import Pace
 from agentlightning.settings.fields import RunConfig
 from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
@@ -182,7 +181,6 @@ class Run:
             for rollout in await self.store.wait(list(pending), timeout=0.5):
                 done[rollout.id] = rollout
                 pending.discard(rollout.id)
-                note_finished(self.config.record_url, rollout)
                 self.progress.rollout_done(rollout)
             load = self.engine.load
             self.progress.sampling(pace.note(time.monotonic(), load.sampled), load.live, load.waiting)

@@ -19,13 +19,13 @@ from agentlightning.agent.calling import AgentSpec, LitAgent
 from agentlightning.agent.loading import short_errors
 from agentlightning.agent.resources import LLM, PromptTemplate
 from agentlightning.agent.tasks import refuse_other_kinds
-from agentlightning.algorithms import Algorithm
+from agentlightning.algorithms import ALGORITHMS, Algorithm
 from agentlightning.errors import ConfigError
 from agentlightning.records.json_values import comes_from, kind_of
 from agentlightning.records.progress import Progress
 from agentlightning.runners.grading import count_arguments
 from agentlightning.settings.fields import RunConfig
-from agentlightning.settings.sources import Resolved, as_argument, settings_keys
+from agentlightning.settings.sources import Resolved, as_arguments
 from agentlightning.spellings.absent import plain, why, why_chosen
 from agentlightning.spellings.nearest import did_you_mean, edits, misspelt_absent
 from agentlightning.text import one_line
@@ -326,7 +326,7 @@ def _no_such(where: str, name: str, value: object, own: Mapping[str, object]) ->
     is_slip = any(edits(plain(name), plain(key)) == 1 for key in own)
     if (sentence := why(name)) and not is_slip:
         return f"{where}({name}=...): {sentence}"
-    trainer = {key: as_argument(key) for key in settings_keys()}
+    trainer = as_arguments(ALGORITHMS)
     trainer |= {key: f"{key}=..." for key in (*ARGUMENTS, *DATA_SETS) if key not in _NOT_TRAINERS}
     if where != "Trainer":
         trainer = {key: f"Trainer({how})" for key, how in trainer.items()}

@@ -1,5 +1,4 @@
-"""The trace of this process' latest finished rollout: a place in the record that a Run notes down, and what is read
-from there when somebody asks."""
+"""The trace of the rollout of a run that ended last, read from the record when somebody asks."""
 
 from __future__ import annotations
 
@@ -12,31 +11,12 @@ from typing import TYPE_CHECKING
 
 from agentlightning.errors import ConfigError, MissingExtra
 from agentlightning.text import at_home
-from agentlightning.types import Rollout
 
 if TYPE_CHECKING:
     from agentlightning.records.traces import AttemptTrace
     from agentlightning.views.trace import Decoder, ShownRollout
 
 logger = logging.getLogger("agentlightning")
-
-
-@dataclass(frozen=True, slots=True)
-class _Finished:
-    store_url: str
-    rollout: Rollout
-
-
-_finished: list[_Finished] = []
-"""The latest one, if any. It belongs to the process, as the question does: programs ask without naming a run."""
-
-
-def note_finished(store_url: str, rollout: Rollout) -> None:
-    """Remembers a rollout that ended. One that never ran has no trace; an older one, which a resumed run finds in its
-    record, is not the latest."""
-    if rollout.attempt_id is None or (_finished and (_finished[0].rollout.ended_at or 0.0) > (rollout.ended_at or 0.0)):
-        return
-    _finished[:] = [_Finished(store_url, rollout)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,31 +58,39 @@ class LastTrace:
             return (svg,)
 
 
-def last_trace() -> LastTrace:
-    """See agentlightning.tracing."""
-    if not _finished:
-        raise ConfigError(
-            "there is no last trace: no rollout has ended in this process; call it after fit, dev or evaluate, or draw "
-            "one of the record: agl trace RUN ROLLOUT"
-        )
+def read_last_trace(store_url: str, run_id: str) -> LastTrace:
+    """The rollout of a run that ended last; one that never ran, cancelled while it was queued, has no trace.
+
+    Raises ConfigError where none has ended, StoreError where the record cannot be read.
+    """
     # In a thread of its own: the caller may be in a running event loop, as in a notebook.
     with ThreadPoolExecutor(1, "agentlightning-trace") as pool:
-        return pool.submit(asyncio.run, _read(_finished[0])).result()
+        return pool.submit(asyncio.run, _read(store_url, run_id)).result()
 
 
-async def _read(finished: _Finished) -> LastTrace:
+def none_has_ended() -> ConfigError:
+    """The error where there is nothing to show yet."""
+    return ConfigError(
+        "there is no last trace: no rollout of this Trainer has ended; ask after fit, dev or evaluate, or draw one of "
+        "the record: agl trace RUN ROLLOUT"
+    )
+
+
+async def _read(store_url: str, run_id: str) -> LastTrace:
     from agentlightning.store import open_store
     from agentlightning.views.runs import read_run
     from agentlightning.views.trace import attempt_of, load_decoder, read_rollout
 
-    store = open_store(finished.store_url, create=False)
+    store = open_store(store_url, create=False)
     try:
-        record = await store.get_run(finished.rollout.run_id)
-        rollout = await store.get_rollout(finished.rollout.id)
-        if record is None or rollout is None:
-            raise ConfigError(f"rollout {finished.rollout.id} is no longer in the record {finished.store_url}")
+        record = await store.get_run(run_id)
+        if record is None:
+            raise ConfigError(f"run {run_id} is no longer in the record {store_url}")
+        ended = [each for each in await store.rollouts(run_id) if each.attempt_id is not None and each.ended_at]
+        if not ended:
+            raise none_has_ended()
         run = await read_run(store, record)
-        view = await read_rollout(store, run, rollout)
+        view = await read_rollout(store, run, max(ended, key=lambda each: each.ended_at or 0.0))
     finally:
         await store.close()
     return LastTrace(view, attempt_of(view), load_decoder(run.setting("config", "model", "path")))

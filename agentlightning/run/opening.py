@@ -16,19 +16,10 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
-
-from agentlightning.spellings.absent import why
-from agentlightning.text import at_home
-
-if find_spec("fcntl") is None:
-    from agentlightning.errors import ConfigError
-
-    raise ConfigError(f"nothing can be trained on {sys.platform}: {why('windows')}")
 
 from agentlightning.agent.calling import AgentSpec
 from agentlightning.agent.resources import POLICY, NamedResources
@@ -41,6 +32,7 @@ from agentlightning.run.model_choice import choose_model, with_model
 from agentlightning.settings.fields import RunConfig
 from agentlightning.settings.sources import Resolved, describe_run, leaves_of
 from agentlightning.store.run_lock import Asked, RunLock, folder_of, how_to_resume
+from agentlightning.text import at_home
 from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, Status
 
 if TYPE_CHECKING:

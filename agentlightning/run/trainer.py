@@ -1,22 +1,24 @@
 """Trainer: the front door. Hands an agent, tasks and an algorithm to a Run and returns what came of it.
 
 Everything that cannot work is refused here, by name, before a model is loaded. The story of a step is in
-algorithms/policy_gradient.py; what a run owns, and the order in which it is opened and closed, is in run.py and
+algorithms/policy_gradient.py; what a run owns, and the order in which it is opened and closed, is in active.py and
 opening.py.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from agentlightning import tracing
 from agentlightning.agent.calling import AgentSpec, as_agent
 from agentlightning.agent.resources import POLICY, NamedResources, refuse_clash
 from agentlightning.agent.task_files import TABLES_AND_LINES
 from agentlightning.agent.tasks import Tasks, check_tasks
-from agentlightning.algorithms import Algorithm
+from agentlightning.algorithms import ALGORITHMS, Algorithm
 from agentlightning.engines.local.thread_count import bound_spinning
 from agentlightning.errors import ConfigError
 from agentlightning.records.ledger import Ledger, total
@@ -35,9 +37,9 @@ from agentlightning.views.result import FitResult
 
 if TYPE_CHECKING:
     from agentlightning.records.progress import Progress
+    from agentlightning.run.last_trace import LastTrace
     from agentlightning.views.dev.report import DevReport
 
-__path__: list[str] = []  # so that what is not in here is refused with its sentence (spellings/paths.py)
 T = TypeVar("T")
 
 _NO_PART_YET = {
@@ -114,6 +116,10 @@ class Trainer:
         self.asked: Asked | None = None
         """The command that asks for what this does, where one does; it is recorded, so that a run can be resumed by
         it."""
+        self._run_id: str | None = None
+        """The newest run that was opened; ``_record_url`` says in which record."""
+        self._record_url = ""
+        tracing.note_trainer(self)
 
     # ------------------------------------------------------------------ what a user calls
 
@@ -168,7 +174,23 @@ class Trainer:
             show(report)
         return report
 
+    def last_trace(self) -> LastTrace:
+        """The recorded trace of the rollout that ended last, in the newest run of this Trainer. Raises ConfigError
+        where none has ended, StoreError where the record cannot be read."""
+        from agentlightning.run.last_trace import none_has_ended, read_last_trace
+
+        if self._run_id is None:
+            raise none_has_ended()
+        return read_last_trace(self._record_url, self._run_id)
+
     # ------------------------------------------------------------------ how it goes
+
+    @asynccontextmanager
+    async def _running(self, plan: Plan, interrupts: Interrupts) -> AsyncIterator[Run]:
+        """A run from its opening to its close, which the first Ctrl-C asks to save and end."""
+        async with open_run(plan) as run, interrupts.asking(_asked_to_stop(run)):
+            self._run_id, self._record_url = run.record.id, run.config.record_url
+            yield run
 
     async def _fit(
         self,
@@ -179,7 +201,7 @@ class Trainer:
         resume: bool | str,
     ) -> FitResult:
         plan = self._plan(agent, train_dataset, val_dataset, resume=resume)
-        async with open_run(plan) as run, interrupts.asking(_asked_to_stop(run)):
+        async with self._running(plan, interrupts) as run:
             status, stopped_by = RunStatus.FINISHED, None
             try:
                 await self.algorithm.fit(run)
@@ -201,7 +223,7 @@ class Trainer:
 
     async def _evaluate(self, interrupts: Interrupts, agent: Any, tasks: Tasks | None) -> Evaluation:
         plan = self._plan(agent, None, tasks, mode=Mode.VAL)
-        async with open_run(plan) as run, interrupts.asking(_asked_to_stop(run)):
+        async with self._running(plan, interrupts) as run:
             run.progress.run_started(run.record, 0)
             try:
                 evaluation = await run.validate(0)
@@ -216,7 +238,7 @@ class Trainer:
         from agentlightning.views.dev.report import dev_report
 
         plan = self._plan(agent, tasks, None, mode=Mode.DEV)
-        async with open_run(plan) as run, interrupts.asking(_asked_to_stop(run)):
+        async with self._running(plan, interrupts) as run:
             run.progress.run_started(run.record, 0)
             interrupted, repeats = False, dict[str, str]()
             try:
@@ -352,10 +374,10 @@ def _resolve(
 ) -> Resolved:
     """The settings a Trainer was given, by whatever way, over those of the environment and a file."""
     if isinstance(config, str | Path):
-        return resolve(Path(config), env=os.environ, arguments=arguments, algorithm=algorithm)
+        return resolve(ALGORITHMS, Path(config), env=os.environ, arguments=arguments, algorithm=algorithm)
     if isinstance(config, RunConfig | Resolved):
-        return resolve(env=os.environ, defaults=config, arguments=arguments, algorithm=algorithm)
-    return resolve(env=os.environ, arguments=_laid_over(config or {}, arguments), algorithm=algorithm)
+        return resolve(ALGORITHMS, env=os.environ, defaults=config, arguments=arguments, algorithm=algorithm)
+    return resolve(ALGORITHMS, env=os.environ, arguments=_laid_over(config or {}, arguments), algorithm=algorithm)
 
 
 def _laid_over(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str, Json]:

@@ -1,7 +1,7 @@
 """Settings: typed, documented under each field, unknown keys refused with the nearest known ones.
 
 A run is one `RunConfig`. Values come, later over earlier, from defaults, a TOML file, ``AGL_...`` environment variables
-and flags or keyword arguments; `resolve` (config_sources.py) lays them over one another and says where each came from.
+and flags or keyword arguments; `resolve` (sources.py) lays them over one another and says where each came from.
 Nothing here imports torch.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -17,23 +17,7 @@ from agentlightning.settings.starters import folder_of
 from agentlightning.text import LONGEST_NAME, at_home, clean_name
 from agentlightning.types import MAX_REWARD, ScorableReason
 
-if TYPE_CHECKING:
-    from agentlightning.settings.sources import Resolved as Resolved
-    from agentlightning.settings.sources import describe_run as describe_run
-    from agentlightning.settings.sources import resolve as resolve
-
-__path__: list[str] = []  # so that what is not in here is refused with its sentence (spellings/paths.py)
 _SQLITE = "sqlite:///"
-_IN_SOURCES = ("Resolved", "describe_run", "resolve")
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _IN_SOURCES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from agentlightning.settings import sources as config_sources  # it imports the classes below
-
-    return getattr(config_sources, name)
-
 
 Score = Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
 """A reward that is set."""

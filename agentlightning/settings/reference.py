@@ -10,16 +10,11 @@ from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from agentlightning.settings.fields import RunConfig, Settings
-from agentlightning.settings.sources import allowed, section_of
+from agentlightning.settings.sources import Algorithms, allowed, section_of
 
 
-def reference(algorithms: Mapping[str, type[Settings]] | None = None) -> str:
-    """All settings as a Markdown page, made from the classes and their docstrings. ``algorithms`` None: those there
-    are."""
-    if algorithms is None:
-        from agentlightning.algorithms import ALGORITHMS
-
-        algorithms = ALGORITHMS
+def reference(algorithms: Algorithms) -> str:
+    """All settings as a Markdown page, made from the classes and their docstrings."""
     lines = _INTRODUCTION.splitlines()
     top = {name: info for name, info in RunConfig.model_fields.items() if section_of(info) is None}
     lines += ["", "## The run", "", *_table(top, "")]

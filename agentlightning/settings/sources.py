@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tomllib
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
@@ -35,6 +35,9 @@ from agentlightning.types import Json
 ENVIRONMENT_PREFIX = "AGL_"
 DEFAULT_ALGORITHM = "grpo"
 Keys = tuple[str, ...]
+Algorithms = Mapping[str, type[Settings]]
+"""The settings class of every algorithm, by the name that ``[algorithm]`` gives it: `algorithms.ALGORITHMS`, which this
+room is handed."""
 S = TypeVar("S", bound=Settings)
 
 
@@ -70,6 +73,7 @@ class _Given:
 
 
 def resolve(
+    algorithms: Algorithms,
     file: Path | None = None,
     flags: Mapping[str, Json] | None = None,
     env: Mapping[str, str] | None = None,
@@ -87,7 +91,8 @@ def resolve(
     dotted key (``learner.lr``, ``algorithm.group_size``); a text value is read like a TOML value, and as the text
     itself where it is none; ``flag_names`` gives the flag a key came by, ``--set`` otherwise. ``arguments`` are a
     program's keyword arguments, by section or dotted key, taken as they are; ``algorithm`` is one a program passed: its
-    values are arguments too. The ``[algorithm]`` table goes to the settings class of the algorithm it names.
+    values are arguments too. The ``[algorithm]`` table goes to the settings class that ``algorithms`` has under the
+    name in it.
 
     Raises ConfigError with one line for each problem: unknown keys with the nearest known ones, and values with what is
     allowed.
@@ -104,7 +109,7 @@ def resolve(
         *(each for key, value in (arguments or {}).items() for each in _passed(value, tuple(str(key).split(".")))),
         *_arguments(algorithm, ("algorithm",)),
     ]
-    algorithm_name, algorithm_class = _algorithm_class(given, algorithm)
+    algorithm_name, algorithm_class = _algorithm_class(given, algorithm, algorithms)
     shapes: dict[str, type[Settings]] = {"": RunConfig, "algorithm": algorithm_class}
     problems: list[str] = []
     values: dict[Keys, _Given] = {}
@@ -210,7 +215,9 @@ def _from_environment(env: Mapping[str, str]) -> Iterator[_Given]:
 # --------------------------------------------------------------------------- laying them over one another
 
 
-def _algorithm_class(given: Iterable[_Given], algorithm: Settings | None) -> tuple[str, type[Settings]]:
+def _algorithm_class(
+    given: Iterable[_Given], algorithm: Settings | None, algorithms: Algorithms
+) -> tuple[str, type[Settings]]:
     named = [item for item in given if item.keys == ("algorithm", "name")]
     if algorithm is not None:
         name = str(getattr(type(algorithm), "name", type(algorithm).__name__))
@@ -220,14 +227,13 @@ def _algorithm_class(given: Iterable[_Given], algorithm: Settings | None) -> tup
                 "them out"
             )
         return name, type(algorithm)
-    from agentlightning.algorithms import by_name
-
-    if not named:
-        return DEFAULT_ALGORITHM, by_name(DEFAULT_ALGORITHM)
-    try:
-        return str(named[-1].value), by_name(str(named[-1].value))
-    except ConfigError as error:
-        raise ConfigError(f"algorithm.name ({named[-1].source}): {error}") from None
+    name = str(named[-1].value) if named else DEFAULT_ALGORITHM
+    if name not in algorithms:
+        place = f"algorithm.name ({named[-1].source})" if named else "algorithm.name"
+        hint = why(name)
+        said = f": {hint}" if hint else f" is not known; known: {', '.join(sorted(algorithms))}"
+        raise ConfigError(f"{place}: algorithm {name!r}{said}")
+    return name, algorithms[name]
 
 
 def _spread(item: _Given, shapes: Mapping[str, type[Settings]], problems: list[str]) -> Iterator[_Given]:
@@ -263,7 +269,7 @@ def _spread(item: _Given, shapes: Mapping[str, type[Settings]], problems: list[s
                 except TypeError as error:
                     problems.append(
                         f"{'.'.join(item.keys)} ({item.source}): is {error}; allowed is "
-                        f"{allowed(info)}{_line(item, info)}"
+                        f"{allowed(info)}{_line(item, info, shapes.get('algorithm'))}"
                     )
             return
         shape = section
@@ -361,9 +367,11 @@ def check_given(shape: type[Settings], by_position: Sequence[object], given: Map
                 for key in (*_dotted(shape), *_section_names(shape))
             }
             elsewhere = {
-                key: f"Trainer({as_argument(key)})" for key in settings_keys() if key.rpartition(".")[2] not in own
+                key: f"Trainer({as_argument(key)})" for key in _dotted(RunConfig) if key.rpartition(".")[2] not in own
             }
             near = did_you_mean(name, {**elsewhere, **own}) or f"; known: {', '.join(shape.model_fields)}"
+            if shape is RunConfig and "; known" in near:
+                near += f"; what an algorithm has goes to it, Trainer(algorithm={DEFAULT_ALGORITHM.upper()}(...))"
             hint = why(name) or f"no such setting{near}"
             problems.append(f"{name} ({call}): {hint}")
             continue
@@ -411,11 +419,11 @@ def _bad_value(
     absent = why(holder.value) if isinstance(holder.value, str) else None
     return (
         f"{'.'.join(holder.keys)} = {json.dumps(holder.value, default=str)}{place}: allowed is "
-        f"{allowed(info)}{f'; {absent}' if absent else _line(holder, info)}"
+        f"{allowed(info)}{f'; {absent}' if absent else _line(holder, info, shape if prefix else None)}"
     )
 
 
-def _line(item: _Given, info: FieldInfo) -> str:
+def _line(item: _Given, info: FieldInfo, algorithm: type[Settings] | None = None) -> str:
     """``, e.g. learner={"lr": 2e-05}``: the setting as its source writes it, with a value that it may have. Nothing
     where no plain value stands for it."""
     default: Any = info.get_default(call_default_factory=True, validated_data={})
@@ -430,7 +438,8 @@ def _line(item: _Given, info: FieldInfo) -> str:
         return f", e.g. --set {key}={written}" if name == "--set" else f", e.g. {name} {value!s}"
     if kind == "file":
         return f", e.g. {item.keys[-1]} = {written}"
-    return f", e.g. {as_argument(key) if kind == 'argument' or '.' in key else f'{key}=...'}".replace(
+    is_argument = kind == "argument" or "." in key
+    return f", e.g. {as_argument(key, algorithm) if is_argument else f'{key}=...'}".replace(
         "...", repr(cast("object", value))
     )
 
@@ -444,7 +453,14 @@ def _unknown(item: _Given, keys: Keys, shape: type[Settings], shapes: Mapping[st
     everything = [
         f"{prefix}.{key}".lstrip(".") for prefix, cls in shapes.items() for key in (*_dotted(cls), *_section_names(cls))
     ]
-    write = _WRITERS.get(item.source.partition(" ")[0], str) if not item.source.endswith("(...)") else as_argument
+    algorithm = shapes.get("algorithm")
+
+    def write(key: str) -> str:
+        kind = item.source.partition(" ")[0]
+        if kind == "environment":
+            return ENVIRONMENT_PREFIX + key.upper().replace(".", "__")
+        return as_argument(key, algorithm) if kind == "argument" or item.source.endswith("(...)") else key
+
     # The name of a section is no place for a value.
     sections = () if isinstance(item.value, Mapping) else {*_section_names(RunConfig), "algorithm"}
     near = nearest(
@@ -458,8 +474,9 @@ def _unknown(item: _Given, keys: Keys, shape: type[Settings], shapes: Mapping[st
     return f"{whole} ({item.source}): no such setting; {hint}"
 
 
-def as_argument(key: str) -> str:
-    """How a program writes a setting, where ``Trainer`` takes it: ``learner={"lr": ...}``."""
+def as_argument(key: str, algorithm: type[Settings] | None = None) -> str:
+    """How a program writes a setting, where ``Trainer`` takes it: ``learner={"lr": ...}``. ``algorithm`` is the class
+    that an ``algorithm.`` key belongs to; the default one where it is not said."""
     section, _, name = key.rpartition(".")
     if not section:
         return (
@@ -468,32 +485,26 @@ def as_argument(key: str) -> str:
             else f"{key}={{...}}"
         )
     if section == "algorithm":
-        return (
-            f"algorithm={DEFAULT_ALGORITHM.upper()}({name}=...)"
-            if name != "name"
-            else f"algorithm={DEFAULT_ALGORITHM.upper()}()"
-        )
+        class_name = algorithm.__name__ if algorithm is not None else DEFAULT_ALGORITHM.upper()
+        return f"algorithm={class_name}({name}=...)" if name != "name" else f"algorithm={class_name}()"
     return {"model.path": "model=...", "runner.n_runners": "n_runners=...", "gateway.port": "port=..."}.get(
         key
     ) or f'{section}={{"{name}": ...}}'
 
 
-def settings_keys() -> list[str]:
-    """The dotted key of every setting, those of algorithms too."""
-    from agentlightning.algorithms import ALGORITHMS
-
-    return [
-        *_dotted(RunConfig),
-        *(f"algorithm.{key}" for algorithm in ALGORITHMS.values() for key in _dotted(algorithm)),
-    ]
+def settings_keys(algorithms: Algorithms) -> list[str]:
+    """The dotted key of every setting, those of the algorithms too."""
+    keys = (f"algorithm.{key}" for algorithm in algorithms.values() for key in _dotted(algorithm))
+    return [*_dotted(RunConfig), *dict.fromkeys(keys)]
 
 
-def _as_variable(key: str) -> str:
-    return ENVIRONMENT_PREFIX + key.upper().replace(".", "__")
-
-
-_WRITERS: Mapping[str, Callable[[str], str]] = {"argument": as_argument, "environment": _as_variable}
-"""How the settings of a source are written; elsewhere their dotted key is."""
+def as_arguments(algorithms: Algorithms) -> dict[str, str]:
+    """How a program writes each setting, by dotted key; one of several algorithms by the first that has it."""
+    written = {key: as_argument(key) for key in _dotted(RunConfig)}
+    for algorithm in algorithms.values():
+        for key in _dotted(algorithm):
+            written.setdefault(f"algorithm.{key}", as_argument(f"algorithm.{key}", algorithm))
+    return written
 
 
 # --------------------------------------------------------------------------- the shape of settings classes

@@ -6,6 +6,7 @@ test holds that.
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
@@ -66,7 +67,6 @@ MODULES = {
     "tracer.otel": _TRACERS,
     "tracer.triplet": "return a number from the agent, or call emit_reward: the endpoint records the tokens",
     "tracer.weave": _TRACERS,
-    "trainer": _TRAINER,
     "trainer.init_utils": _TRAINER,
     "trainer.legacy": _TRAINER,
     "trainer.registry": _TRAINER,
@@ -79,6 +79,10 @@ MODULES = {
     "verl": "train with `agl train` or Trainer(algorithm=GRPO(...)).fit(agent, tasks); settings are in docs/config.md",
 }
 """By path below the package, with what to do today."""
+
+
+DOORS = {"config": "settings.fields", "tracer": "tracing", "trainer": "run.trainer"}
+"""Paths by which programs ask for what is elsewhere here: each is a module that has the names of the other."""
 
 
 ELSEWHERE = {"Algorithm": "algorithms", "Progress": "records.progress", "last_trace": "tracing", "split": "agent.tasks"}
@@ -113,10 +117,32 @@ def _elsewhere_or_near(name: str) -> str | None:
 def spec_of(path: str) -> ModuleSpec | None:
     """A spec whose module cannot be loaded, for a path with a sentence.
 
-    So who only looks for the module (``importlib.util.find_spec``) gets no error.
+    So who only looks for the module (``importlib.util.find_spec``) gets no error. For a door it is a spec whose module
+    has the names of what is behind it.
     """
+    home = DOORS.get(path.removeprefix(f"{agentlightning.__name__}."))
+    if home is not None:
+        return ModuleSpec(path, _Door(f"{agentlightning.__name__}.{home}"), is_package=True)
     sentence = why_no_module(path)
     return None if sentence is None else ModuleSpec(path, _Refusing(sentence))
+
+
+class _Door(Loader):
+    def __init__(self, home: str) -> None:
+        self.home = home
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        def get(name: str) -> object:
+            try:
+                return getattr(import_module(self.home), name)
+            except AttributeError:
+                sentence = why_no_module(f"{module.__name__}.{name}")
+                raise AttributeError(sentence or f"{self.home} has no {name}", name=name) from None
+
+        module.__dict__["__getattr__"] = get
 
 
 class _Refusing(Loader):

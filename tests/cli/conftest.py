@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from agentlightning.algorithms import ALGORITHMS
 from agentlightning.records.ledger import Ledger
 from agentlightning.settings.sources import describe_run, resolve
 from agentlightning.store import Store, open_store
@@ -125,7 +126,10 @@ async def _write_run(folder: Path, model: Path) -> Path:
     store = open_store(f"sqlite:///{folder / 'record.db'}")
     own = folder / RUN_ID
     own.mkdir()
-    description = {**describe_run(resolve(flags={"model.path": str(model), "name": "calc"})), "mode": "train"}
+    description = {
+        **describe_run(resolve(ALGORITHMS, flags={"model.path": str(model), "name": "calc"})),
+        "mode": "train",
+    }
     (own / "config.json").write_text(json.dumps(description))
     await store.create_run(RunRecord(RUN_ID, "calc", str(own), RunStatus.RUNNING, description, 1_767_268_800.0))
     await store.put_resources(RUN_ID, {})

@@ -4,13 +4,17 @@ written through the real store."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import re
+import shutil
+import sqlite3
 import struct
 import sys
 import xml.etree.ElementTree as ET
 from array import array
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +29,15 @@ from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from agentlightning import Trainer
 from agentlightning.cli.app import app
 from agentlightning.cli.reading import last_rollout
 from agentlightning.errors import ConfigError, MissingExtra
 from agentlightning.records.ledger import Ledger
 from agentlightning.records.traces import AttemptTrace
+from agentlightning.run.last_trace import LastTrace, read_last_trace
 from agentlightning.store import open_store
+from agentlightning.tracing import last_trace, note_trainer
 from agentlightning.types import (
     Attempt,
     AttemptResult,
@@ -760,39 +767,38 @@ def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------- the process' own last trace
 
 
-@pytest.fixture
-def nothing_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentlightning.run.last_trace._finished", [])
+class Ran:
+    """Stands for a Trainer whose run is the recorded one, in which ``train1-0-0`` ended last of those that ran."""
+
+    def __init__(self, recorded: Path, own: Path) -> None:
+        shutil.copyfile(recorded / "record.db", own / "record.db")
+        self.url = f"sqlite:///{own / 'record.db'}"
+        with closing(sqlite3.connect(own / "record.db")) as record, record:
+            change = "UPDATE rollouts SET ended_at = ended_at + ?, attempt_id = iif(?, attempt_id, NULL) WHERE id = ?"
+            record.execute(change, (100.0, True, f"{RUN_ID}-train1-0-0"))
+            record.execute(change, (200.0, False, f"{RUN_ID}-train1-0-2"))
+
+    def last_trace(self) -> LastTrace:
+        return read_last_trace(self.url, RUN_ID)
 
 
-def finished(recorded: Path, rollout: str, ended_at: float, attempt: str | None = "a") -> None:
-    from agentlightning.run.last_trace import note_finished
-
-    done = Rollout(
-        f"{RUN_ID}-{rollout}", RUN_ID, {}, Mode.TRAIN, 1, "g", 0, 0, 1, Status.SUCCEEDED, attempt, ended_at=ended_at
-    )
-    note_finished(f"sqlite:///{recorded / 'record.db'}", done)
-
-
-@pytest.mark.usefixtures("nothing_yet")
-def test_where_nothing_has_ended_there_is_no_last_trace() -> None:
-    from agentlightning.tracing import last_trace
-
-    with pytest.raises(ConfigError, match="no rollout has ended in this process; .* agl trace RUN ROLLOUT"):
+def test_a_trainer_of_which_nothing_has_ended_has_no_last_trace() -> None:
+    trainer = Trainer(model="m")
+    with pytest.raises(ConfigError, match="no rollout of this Trainer has ended; .* agl trace RUN ROLLOUT"):
+        last_trace()
+    del trainer
+    gc.collect()
+    with pytest.raises(ConfigError, match="keep it in a variable"):
         last_trace()
 
 
-@pytest.mark.usefixtures("nothing_yet")
 async def test_the_last_trace_is_drawn_as_the_command_draws_it(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where an event loop is running, as in a notebook."""
-    from agentlightning import tracing as tracer
-
-    finished(recorded, "train1-0-0", 5.0)
-    finished(recorded, "train1-0-1", 4.0)
-    finished(recorded, "train1-0-2", 6.0, attempt=None)
-    trace = tracer.last_trace()
+    trainer = Ran(recorded, tmp_path)
+    note_trainer(trainer)
+    trace = last_trace()
     assert (trace.rollout_id, trace.attempt) == (f"{RUN_ID}-train1-0-0", 1), "the one that ended last and ran"
     monkeypatch.chdir(tmp_path)
     assert trace.visualize("tree_graph") == (Path("tree_graph.svg"), Path("tree_graph.png"))
@@ -802,13 +808,11 @@ async def test_the_last_trace_is_drawn_as_the_command_draws_it(
     assert trace.visualize(tmp_path / "only.svg") == (tmp_path / "only.svg",)
 
 
-@pytest.mark.usefixtures("nothing_yet")
 def test_without_matplotlib_the_last_trace_is_an_svg_and_a_warning(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from agentlightning.tracing import last_trace
-
-    finished(recorded, "train1-0-0", 5.0)
+    trainer = Ran(recorded, tmp_path)
+    note_trainer(trainer)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert last_trace().visualize(tmp_path / "tree_graph") == (tmp_path / "tree_graph.svg",)
     assert "tree_graph.png is not: a PNG needs matplotlib: pip install matplotlib" in caplog.text

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from agentlightning import GRPO, Trainer, tracing
+from agentlightning import GRPO, Trainer
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.settings.fields import RunConfig
 from tests.runners import rude
@@ -47,13 +47,14 @@ def test_a_run_keeps_to_the_places_it_was_given_whatever_folder_its_agents_chang
 ):
     os.chdir(tmp_path)
     Path("model").symlink_to(letters)
-    result = trainer("model", output_dir="runs", store=store).fit(changes_folder, ["a", "b"])
+    made = trainer("model", output_dir="runs", store=store)
+    result = made.fit(changes_folder, ["a", "b"])
     assert result.ledger.rollouts == {"succeeded": 4}
     with pytest.raises(FileNotFoundError):
         Path.cwd()
     assert result.folder.parent == tmp_path / "runs" and result.folder.is_absolute()
     assert (tmp_path / ("other" if store else "runs") / "record.db").is_file()
-    trace = tracing.last_trace()
+    trace = made.last_trace()
     assert trace.decode is not None, "the model's folder is known by its whole path"
     assert {file.name for file in result.folder.iterdir()} >= {
         "config.json",

@@ -80,7 +80,7 @@ def calls_of(*pairs):
     return {item.attempt.id: calls for item, calls in pairs}
 
 
-PROBE = AgentProbe("agent", "process", frozenset(Mode), frozenset({"llm"}), frozenset(), False)
+PROBE = AgentProbe("agent", "process", frozenset(Mode), frozenset({"llm"}), False)
 
 
 def test_an_agent_that_works_has_no_findings():

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from agentlightning.agent.calling import as_agent
+from agentlightning.algorithms import ALGORITHMS
 from agentlightning.errors import ConfigError
 from agentlightning.run.opening import with_agents_choice
 from agentlightning.runners.check import check_agent
@@ -114,20 +115,20 @@ async def test_a_check_finds_what_the_agent_chooses_before_anything_runs(agent):
 
 async def test_the_agents_choice_is_the_runs_where_the_run_has_none():
     own = await check_agent(as_agent(agents.chooses))
-    settled = with_agents_choice(resolve(), own)
+    settled = with_agents_choice(resolve(ALGORITHMS), own)
     assert settled.config.trained_agents == "planner|critic" and settled.sources["trained_agents"] == "agent Chooses"
     assert settled.config.model_copy(update={"trained_agents": None}) == RunConfig()
     none = await check_agent(as_agent(agents.plain))
-    assert with_agents_choice(resolve(flags={"trained_agents": "x"}), none).config.trained_agents == "x"
-    assert with_agents_choice(resolve(), none).config.trained_agents is None
-    same = resolve(flags={"trained_agents": "planner|critic"})
+    assert with_agents_choice(resolve(ALGORITHMS, flags={"trained_agents": "x"}), none).config.trained_agents == "x"
+    assert with_agents_choice(resolve(ALGORITHMS), none).config.trained_agents is None
+    same = resolve(ALGORITHMS, flags={"trained_agents": "planner|critic"})
     assert with_agents_choice(same, own) is same
 
 
 async def test_two_choices_that_differ_are_refused_by_name():
     own = await check_agent(as_agent(agents.chooses))
     with pytest.raises(ConfigError) as caught:
-        with_agents_choice(resolve(flags={"trained_agents": "writer"}), own)
+        with_agents_choice(resolve(ALGORITHMS, flags={"trained_agents": "writer"}), own)
     assert str(caught.value) == (
         "trained_agents is given twice: 'writer' (flag --set) and 'planner|critic' (agent 'Chooses'): "
         "leave one of them out, or make them the same"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentlightning.algorithms import GRPO
+from agentlightning.algorithms import ALGORITHMS, GRPO
 from agentlightning.errors import ConfigError
 from agentlightning.settings.fields import LearnerConfig, ModelConfig, RunConfig
 from agentlightning.settings.reference import reference
@@ -29,12 +29,12 @@ def write(folder: Path, text: str) -> Path:
 
 def problems(**sources: object) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        resolve(**sources)  # pyright: ignore[reportArgumentType]
+        resolve(ALGORITHMS, **sources)  # pyright: ignore[reportArgumentType]
     return str(caught.value).splitlines()
 
 
 def test_defaults_alone_resolve_and_say_so() -> None:
-    resolved = resolve()
+    resolved = resolve(ALGORITHMS)
     assert resolved.config == RunConfig()
     assert resolved.algorithm == GRPO()
     assert set(resolved.sources.values()) == {"default"}
@@ -47,6 +47,7 @@ def test_later_sources_win_and_each_value_keeps_its_source(tmp_path: Path) -> No
         'name = "a"\nsteps = 3\n[learner]\nlr = 1e-3\nwarmup_steps = 5\n[algorithm]\nname = "grpo"\ngroup_size = 4\n',
     )
     resolved = resolve(
+        ALGORITHMS,
         file,
         {"steps": "7", "algorithm.group_size": "6"},
         {"AGL_LEARNER__LR": "1e-4", "PATH": "/bin"},
@@ -72,15 +73,17 @@ def test_later_sources_win_and_each_value_keeps_its_source(tmp_path: Path) -> No
 
 
 def test_settings_resolved_once_keep_their_sources_when_resolved_again() -> None:
-    first = resolve(flags={"steps": "7", "algorithm.std": "none"}, env={"AGL_SEED": "4"})
-    second = resolve(defaults=first, arguments={"name": "b"})
+    first = resolve(ALGORITHMS, flags={"steps": "7", "algorithm.std": "none"}, env={"AGL_SEED": "4"})
+    second = resolve(ALGORITHMS, defaults=first, arguments={"name": "b"})
     assert second.config == first.config.model_copy(update={"name": "b"})
     assert second.algorithm == first.algorithm
     assert second.sources == {**first.sources, "name": "argument"}
 
 
 def test_an_algorithm_a_program_passes_is_kept_and_a_file_may_not_name_another(tmp_path: Path) -> None:
-    resolved = resolve(write(tmp_path, "[algorithm]\nstd = 'none'\ngroup_size = 2\n"), algorithm=GRPO(group_size=5))
+    resolved = resolve(
+        ALGORITHMS, write(tmp_path, "[algorithm]\nstd = 'none'\ngroup_size = 2\n"), algorithm=GRPO(group_size=5)
+    )
     assert resolved.algorithm == GRPO(group_size=5, std="none")
     assert resolved.sources["algorithm.group_size"] == resolved.sources["algorithm.name"] == "argument"
 
@@ -117,8 +120,8 @@ def test_a_text_from_a_flag_or_the_environment_means_what_its_setting_can_hold(
     key: str, text: str, value: object
 ) -> None:
     for resolved in (
-        resolve(flags={key: text}),
-        resolve(env={ENVIRONMENT_PREFIX + key.upper().replace(".", "__"): text}),
+        resolve(ALGORITHMS, flags={key: text}),
+        resolve(ALGORITHMS, env={ENVIRONMENT_PREFIX + key.upper().replace(".", "__"): text}),
     ):
         at: object = resolved.config
         for part in key.split(".")[:2]:
@@ -128,10 +131,10 @@ def test_a_text_from_a_flag_or_the_environment_means_what_its_setting_can_hold(
 
 def test_a_key_of_a_table_joins_what_a_lower_source_gave_and_a_whole_table_replaces_it(tmp_path: Path) -> None:
     file = write(tmp_path, "[runner.failure_reward]\ntimeout = -1.0\n")
-    joined = resolve(file, {"runner.failure_reward.empty": "-2"})
+    joined = resolve(ALGORITHMS, file, {"runner.failure_reward.empty": "-2"})
     assert joined.config.runner.failure_reward == {"timeout": -1.0, "empty": -2.0}
     assert joined.sources["runner.failure_reward"] == "file runs.toml line 2, flag --set"
-    replaced = resolve(file, {"runner.failure_reward": "{empty = -2}"})
+    replaced = resolve(ALGORITHMS, file, {"runner.failure_reward": "{empty = -2}"})
     assert replaced.config.runner.failure_reward == {"empty": -2.0}
 
 
@@ -263,10 +266,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str | None, w
     assert line.startswith(str(file)) and words in line
 
 
-@given(st.sampled_from(sorted(resolve().values())), st.text(max_size=20))
+@given(st.sampled_from(sorted(resolve(ALGORITHMS).values())), st.text(max_size=20))
 def test_any_text_for_any_setting_is_taken_or_refused_in_words(key: str, text: str) -> None:
     try:
-        resolved = resolve(flags={key: text})
+        resolved = resolve(ALGORITHMS, flags={key: text})
     except ConfigError as error:
         assert str(error).startswith(key)
     else:
@@ -280,7 +283,7 @@ def test_any_text_for_any_setting_is_taken_or_refused_in_words(key: str, text: s
     )
 )
 def test_no_unknown_key_is_ever_ignored(values: dict[str, int]) -> None:
-    known = {key.split(".")[0] for key in resolve().values()}
+    known = {key.split(".")[0] for key in resolve(ALGORITHMS).values()}
     unknown = [key for key in values if key not in known]
     if unknown:
         lines = problems(arguments={key: values[key] for key in unknown})
@@ -291,13 +294,13 @@ def test_no_unknown_key_is_ever_ignored(values: dict[str, int]) -> None:
 
 
 def test_every_setting_is_documented_under_its_field() -> None:
-    missing = re.findall(r"^\| `([\w.]+)` \|.*\|\s+\|$", reference(), re.M)
+    missing = re.findall(r"^\| `([\w.]+)` \|.*\|\s+\|$", reference(ALGORITHMS), re.M)
     assert missing == []
 
 
 def test_the_settings_page_is_in_step_with_the_code() -> None:
     page = ROOT / "docs" / "config.md"
-    assert page.read_text() == reference(), "run: agl config --reference > docs/config.md"
+    assert page.read_text() == reference(ALGORITHMS), "run: agl config --reference > docs/config.md"
 
 
 def test_what_is_allowed_is_said_for_every_setting() -> None:
@@ -324,7 +327,7 @@ def test_a_run_describes_itself_whole(tmp_path: Path) -> None:
     git("commit", "-m", "one")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "x").write_text("a run's own output is no change of the code")
-    resolved = resolve(flags={"seed": "3"})
+    resolved = resolve(ALGORITHMS, flags={"seed": "3"})
     description = describe_run(resolved, agent)
     assert description["git"]["dirty"] is False and re.fullmatch("[0-9a-f]{40}", description["git"]["revision"])
     agent.write_text("x = 2\n")
@@ -337,5 +340,8 @@ def test_a_run_describes_itself_whole(tmp_path: Path) -> None:
 
 
 def test_settings_load_no_torch() -> None:
-    code = "import sys; from agentlightning.settings.fields import resolve; resolve(); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys; from agentlightning.algorithms import ALGORITHMS; from agentlightning.settings.sources import resolve\n"
+        "resolve(ALGORITHMS); sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentlightning import Trainer
+from agentlightning.algorithms import ALGORITHMS
 from agentlightning.errors import ModelError
 from agentlightning.settings import starters
 from agentlightning.settings.fields import ModelConfig, RunConfig
@@ -116,8 +117,8 @@ def test_a_made_starter_is_a_model_by_its_name_at_every_door(cache: Path, tmp_pa
     assert [
         Trainer(model="smollm2").config.model.path,
         RunConfig(model=ModelConfig(path="smollm2")).model.path,
-        resolve(file).config.model.path,
-        resolve(flags={"model.path": "smollm2"}).config.model.path,
+        resolve(ALGORITHMS, file).config.model.path,
+        resolve(ALGORITHMS, flags={"model.path": "smollm2"}).config.model.path,
     ] == [folder] * 4
 
 

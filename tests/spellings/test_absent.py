@@ -101,11 +101,11 @@ def test_every_name_is_refused_as_an_argument_and_as_a_setting(name: str, tmp_pa
     for said, ask in (
         (f"{name} (argument): ", lambda: Trainer(model="m", **{name: 8})),
         (f"learner.{name} (argument): ", lambda: Trainer(model="m", learner={name: 8})),
-        (f"learner.{name} (file run.toml line 2): ", lambda: resolve(file)),
-        (f"learner.{name} (flag --set): ", lambda: resolve(flags={f"learner.{name}": "8"})),
+        (f"learner.{name} (file run.toml line 2): ", lambda: resolve(ALGORITHMS, file)),
+        (f"learner.{name} (flag --set): ", lambda: resolve(ALGORITHMS, flags={f"learner.{name}": "8"})),
         (
             f"learner.{name.lower()} (environment AGL_LEARNER__{name.upper()}): ",
-            lambda: resolve(env={f"AGL_LEARNER__{name.upper()}": "8"}),
+            lambda: resolve(ALGORITHMS, env={f"AGL_LEARNER__{name.upper()}": "8"}),
         ),
     ):
         with pytest.raises(ConfigError) as refused:

@@ -77,7 +77,7 @@ from agentlightning.server import AgentLightningServer
 from agentlightning.semconv import LightningSpanAttributes
 from agentlightning.env_var import LightningEnvVar
 from agentlightning.llm_proxy import LLMProxy
-from agentlightning.settings.fields import lightning_cli
+from agentlightning.config import lightning_cli
 from agentlightning.verl import entrypoint
 import agentlightning.verl
 import agentlightning.instrumentation.vllm
