@@ -76,6 +76,7 @@ class AgentEndpoint:
 class Gateway:
     """The endpoint that agents take for an ordinary LLM API. One per run; ``policies`` maps names to what they are
     served by, the default first, and ``external`` those of other people's models to where their calls are passed on.
+    Without any policy only the external models are served, and a name that none of them has is refused.
 
     Its methods may be awaited from any event loop.
     """
@@ -89,8 +90,6 @@ class Gateway:
         deterministic: bool = False,
         external: Mapping[str, LLM] = {},
     ) -> None:
-        if not policies:
-            raise ConfigError("the gateway needs at least one policy")
         self._store = store
         self._policies = dict(policies)
         self._config = config
@@ -230,9 +229,14 @@ class Gateway:
             encoder=self._encoder,
             upstreams=self._upstreams,
         )
-        default = next(iter(self._policies.values()))
         root = f"{self._url}/a/{key}"
-        return AgentEndpoint(f"{root}/v1", root, key, default.model_names[0] if default.model_names else default.name)
+        return AgentEndpoint(f"{root}/v1", root, key, self._default_model())
+
+    def _default_model(self) -> str:
+        """What an agent that names no model of its own is told to ask for; "" where no model is served."""
+        for policy in self._policies.values():
+            return policy.model_names[0] if policy.model_names else policy.name
+        return next(iter(self._upstreams.names), "")
 
     async def _tries(self, attempt: Attempt) -> int:
         """Which try of the agent's this is. One that was cut short from outside is tried again as it was, with the same

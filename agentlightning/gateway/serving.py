@@ -21,7 +21,6 @@ from weakref import WeakSet
 from aiohttp import web
 
 from agentlightning.gateway.calls import OpenCall
-from agentlightning.gateway.external.upstream import Upstreams
 from agentlightning.gateway.kept_replies import AttemptPast
 from agentlightning.gateway.served import Served
 from agentlightning.gateway.server import Gateway, below
@@ -116,7 +115,6 @@ class ServingGateway(Gateway):
         self._key = key
         self._past = RecentPast()
         self._live: WeakSet[Session] = WeakSet()
-        self._nowhere = Upstreams({}, set(), config.upstream_timeout)
 
     def _addressed(self, request: web.BaseRequest) -> tuple[str | None, str | None, Target]:
         path, _, query = request.raw_path.partition("?")
@@ -149,7 +147,7 @@ class ServingGateway(Gateway):
             notices=self._notices,
             turnstile=None,
             encoder=self._encoder,
-            upstreams=self._nowhere,
+            upstreams=self._upstreams,
         )
         session.past = self._past
         self._live.add(session)

@@ -447,8 +447,8 @@ class Session:
         self.usage.refused += 1
         self.usage.last_error = message
         record = Call(
-            id=call_id, attempt_id=self.attempt.id, index=index, wire=wire, model=model, policy=self._policy(model,
-            known=True).name,
+            id=call_id, attempt_id=self.attempt.id, index=index, wire=wire, model=model,
+            policy=self._policy(model, known=True).name if self._policies else "",
             status=CallStatus.REFUSED, branch="", prompt_node=None, samples=(), asked={}, used=None, agent=agent,
             error=message,
             received_at=time.time(),

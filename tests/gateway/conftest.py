@@ -142,7 +142,7 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
         used = wrap(store)
         gateway = Gateway(
             used,
-            policies or {"main": Served("main", scripted, template)},
+            {"main": Served("main", scripted, template)} if policies is None else policies,
             config or GatewayConfig(orphan_grace=60, drain=10),
             deterministic=deterministic,
             external=external or {},

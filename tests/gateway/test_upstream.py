@@ -9,7 +9,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -995,6 +995,68 @@ async def test_an_external_model_whose_endpoint_is_not_known_here_is_never_taken
     )
     with pytest.raises(openai.InternalServerError, match="the endpoint of external model 'judge' is not known"):
         await judge(visit)
+
+
+@pytest.fixture
+async def alone(build: Build, other: OtherEndpoint) -> House:
+    """A gateway without any policy, which serves external models alone."""
+    return await build(**judged(other.url), policies={})
+
+
+async def test_a_gateway_without_a_policy_serves_external_models(alone: House, other: OtherEndpoint) -> None:
+    visit = await alone.open()
+    assert visit.endpoint.model == "judge", "an agent that is told no name asks for the external model"
+    reply = await visit.ask(ASK, model=visit.endpoint.model)
+    assert reply.choices[0].message.content == "0.5" and other.asked[0].json["model"] == "true-name"
+    assert [model.id async for model in visit.client.models.list()] == ["judge"]
+    [call] = await visit.calls()
+    assert (call.model, call.policy, call.status) == ("judge", "", CallStatus.COMPLETE)
+    assert (await visit.end()).external["judge"].calls == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("chat/completions", lambda error: (error["code"], error["param"])),
+        ("completions", lambda error: (error["code"], error["param"])),
+        ("responses", lambda error: (error["code"], error["param"])),
+        ("embeddings", lambda error: (error["code"], error["param"])),
+        ("messages", lambda error: error["type"]),
+        ("messages/count_tokens", lambda error: error["type"]),
+        ("models/gpt-x:generateContent", lambda error: error["status"]),
+    ],
+)
+async def test_without_a_policy_a_name_that_is_nobodys_is_refused_in_the_callers_shape(
+    alone: House, other: OtherEndpoint, path: str, told: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    visit = await alone.open()
+    # What only a policy would have to honour is not what is wrong with the request.
+    status, reply, headers = await raw(visit, b'{"model": "gpt-x", "logit_bias": {"1": 2}}', path)
+    error = json.loads(reply)["error"]
+    shapes = {"messages": "not_found_error", "messages/count_tokens": "not_found_error"}
+    gemini = "NOT_FOUND" if path.startswith("models/") else None
+    assert (status, headers["X-Should-Retry"]) == (404, "false")
+    assert told(error) == (gemini or shapes.get(path) or ("model_not_found", "model"))
+    assert error["message"] == (
+        "no model is called 'gpt-x', and this run has no policy that would take its place: use 'judge'"
+    )
+    assert not other.asked and not caplog.records
+    recorded = [(call.status, call.policy, call.model, call.error) for call in await visit.calls()]
+    assert recorded == ([] if path == "embeddings" else [(CallStatus.REFUSED, "", "", error["message"])])
+    assert (await visit.end()).last_error == (None if path == "embeddings" else error["message"])
+
+
+async def test_without_a_policy_and_an_external_model_a_call_says_what_to_pass(build: Build) -> None:
+    house = await build(policies={})
+    visit = await house.open()
+    assert visit.endpoint.model == ""
+    with pytest.raises(openai.NotFoundError, match=r"'gpt-x'.*it serves none; pass an LLM\(endpoint=...\) resource"):
+        await visit.ask(ASK)
+    status, reply, _ = await raw(visit, b'{"messages": []}')
+    assert status == 404 and "the request names no model" in json.loads(reply)["error"]["message"]
+    async with aiohttp.ClientSession() as session:  # what needs no model is there
+        answer = await session.post(f"{visit.endpoint.root_url}/rewards", json={"value": 1.0})
+    assert answer.status == 200
 
 
 async def test_an_endpoint_keeps_its_own_path_and_query(build: Build, other: OtherEndpoint) -> None:

@@ -18,7 +18,15 @@ from typing import Any, Protocol, cast
 from agentlightning.errors import StoreError
 from agentlightning.gateway.calls import Answer, Forwarded, Identity, OpenCall, ended
 from agentlightning.gateway.external import upstream as upstream_module
-from agentlightning.gateway.external.upstream import Outgoing, Upstream, Upstreams, asked_model, recorded, refuse_path
+from agentlightning.gateway.external.upstream import (
+    Outgoing,
+    Upstream,
+    Upstreams,
+    asked_model,
+    no_such_model,
+    recorded,
+    refuse_path,
+)
 from agentlightning.gateway.wires.base import CallError, Target
 from agentlightning.records.usage import AttemptUsage, ExternalUsage
 from agentlightning.store.base import Store
@@ -69,7 +77,7 @@ class Forwarding:
 
     def named(self, target: Target, body: Mapping[str, Json]) -> Upstream | None:
         """The external model that a request is for, None for one to a policy. Raises CallError where it cannot be
-        passed on."""
+        passed on, or there is neither."""
         name = asked_model(target, body)
         upstream = self._upstreams.get(name)
         if upstream is not None:
@@ -82,6 +90,8 @@ class Forwarding:
                 "Trainer again"
             )
             raise CallError(503, message, code="upstream_error", retry=False)
+        elif self._upstreams.alone:
+            raise no_such_model(name, self._upstreams.names)
         return upstream
 
     def submit(

@@ -122,6 +122,8 @@ class Upstreams:
     def __init__(self, models: Mapping[str, LLM], taken: Collection[str], timeout: float) -> None:
         """``taken`` are the names that mean policies. Raises ConfigError where an external model has one of them."""
         refuse_clash(models, taken)
+        self.alone = not taken
+        """There is no policy, so that a call can only be for one of these."""
         self._models = {name: Upstream.of(name, llm) for name, llm in models.items()}
         self._timeout = timeout
         self._client: aiohttp.ClientSession | None = None
@@ -282,6 +284,19 @@ def asked_model(target: Target, body: Mapping[str, Json]) -> str:
         return named
     _, models, rest = target.path.rpartition("models/")
     return unquote(rest.partition(":")[0]) if models else ""
+
+
+def no_such_model(name: str, served: Sequence[str]) -> CallError:
+    """The answer to a name that no external model has, where there is no policy that takes any name."""
+    asked = f"no model is called {name!r}" if name else "the request names no model"
+    others = f"use {' or '.join(map(repr, served))}" if served else "it serves none; pass an LLM(endpoint=...) resource"
+    return CallError(
+        404,
+        f"{asked}, and this run has no policy that would take its place: {others}",
+        param="model",
+        code="model_not_found",
+        retry=False,
+    )
 
 
 def refuse_path(name: str, path: str) -> None:
