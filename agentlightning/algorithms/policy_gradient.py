@@ -11,16 +11,16 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from agentlightning.algorithms.base import Algorithm
-from agentlightning.credit import CreditedRollout, TrainedAgents, assign, together, unused_rewards
+from agentlightning.credit import StepCredit, TrainedAgents, credit_step, together, train_batch, unused_rewards
+from agentlightning.credit.step import differ, final_reward
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.learning.loss_config import LossConfig
-from agentlightning.records.batch import Batch, LearnerStats, TrainTree
+from agentlightning.records.batch import LearnerStats
 from agentlightning.records.causes import likely_cause
 from agentlightning.records.ledger import (
     Ledger,
@@ -32,16 +32,12 @@ from agentlightning.records.ledger import (
     count_outcomes,
 )
 from agentlightning.settings.fields import RunConfig
-from agentlightning.types import Failure, Json, Mode, StepRecord
+from agentlightning.types import Json, Mode, StepRecord
 
 if TYPE_CHECKING:
     from agentlightning.records.probe import AgentProbe
     from agentlightning.records.traces import Group, Trace
     from agentlightning.run.active import Run
-
-DEGENERATE = "degenerate_group"
-TOO_FEW = "too_few_in_group"
-RETRIED = "retried"
 
 
 class PolicyGradient(Algorithm):
@@ -69,7 +65,13 @@ class PolicyGradient(Algorithm):
 
     @abstractmethod
     def advantages(self, rewards_G: Sequence[float]) -> list[float]:
-        """One advantage per rollout of a group, from their rewards. At least two rewards, not all equal."""
+        """One advantage per rollout of a group, from their rewards. At least two rewards, not all equal. Where a task
+        gets a single rollout, the group is the whole batch."""
+
+    def over_batch(self, advantages_N: Sequence[float]) -> Sequence[float]:
+        """The advantages of all rollouts of a step that have one, as they are used; a hook for what is the batch's, as
+        whitening is."""
+        return advantages_N
 
     def check(self, config: RunConfig) -> None:
         if config.sampling.temperature == 0:
@@ -77,6 +79,11 @@ class PolicyGradient(Algorithm):
                 "sampling.temperature=0 in training: all rollouts of a group would be the same and there is nothing to "
                 "learn from; "
                 "use 1.0, or `agl eval` to score a model greedily"
+            )
+        if self.dynamic_filtering and self.rollouts_per_task() == 1:
+            raise ConfigError(
+                "dynamic_filtering samples further tasks where the rollouts of one have equal rewards, and each task "
+                "gets a single rollout here: leave it out"
             )
         if self.aggregation == "dr_grpo" and self.fixed_length is None:
             raise ConfigError(
@@ -122,11 +129,11 @@ class PolicyGradient(Algorithm):
         clock.mark("sampling")
         chosen = run.config.trained_agents
         credited = self.credit(groups, chosen)
-        if credited.succeeded == 0:
+        if not any(trace.scored for group in groups for trace in group.traces):
             raise RunFailed(_all_failed(step, groups, run.pool.probe))
         if nobody := _nobody_trained(groups, chosen):
             raise RunFailed(f"step {step}: {nobody}")
-        stats = await run.learn(credited.batch)
+        stats = await run.learn(train_batch(groups, credited.attempts))
         clock.mark("training")
         ledger = self.account(run, groups, credited, stats, clock.seconds)
         return await run.end_step(step, self.metrics(step, groups, credited, stats, ledger), ledger, groups)
@@ -141,47 +148,12 @@ class PolicyGradient(Algorithm):
             groups += await run.sample(Mode.TRAIN, step, tasks, self.rollouts_per_task(), first_group=len(groups))
         return groups
 
-    def credit(self, groups: Sequence[Group], trained_agents: str | None = None) -> Credited:
-        """Turns finished groups into a batch. A group's failures are masked and its advantages come from the others
-        alone (invariant 4). ``trained_agents``: see `assign`."""
-        credited = Credited()
-        unit = 0
-        for group in groups:
-            scored = [trace for trace in group.traces if trace.scored]
-            rewards_G = [_reward(trace) for trace in scored]
-            kind = "too_few" if len(scored) < 2 else "trained" if _differ(rewards_G) else "degenerate"
-            credited.groups[kind] += 1
-            credited.succeeded += len(scored)
-            by_rollout: dict[str, float] = {}
-            if kind == "trained":
-                by_rollout = dict(zip((trace.rollout.id for trace in scored), self.advantages(rewards_G), strict=True))
-                credited.advantages.update(by_rollout)
-            trees: list[CreditedRollout] = []
-            for trace in group.traces:
-                reason = _why_masked(trace, kind)
-                for number, attempt in enumerate(trace.attempts):
-                    last = number == len(trace.attempts) - 1
-                    advantage = by_rollout.get(trace.rollout.id) if last else None
-                    tree = assign(
-                        trace.rollout.id,
-                        attempt.nodes,
-                        attempt.calls,
-                        advantage,
-                        unit=unit,
-                        mask=reason if last else RETRIED,
-                        trained_agents=trained_agents,
-                        marked=attempt.attempt.marked,
-                    )
-                    credited.add(tree)
-                    if tree.trained:
-                        trees.append(tree)
-                unit += 1
-            if trees:
-                credited.trees.append(tuple(tree.tree for tree in trees))
-        return credited
+    def credit(self, groups: Sequence[Group], trained_agents: str | None = None) -> StepCredit:
+        """One weight, or the reason why there is none, for every token that the groups sampled; see credit/step.py."""
+        return credit_step(groups, self, trained_agents)
 
     def account(
-        self, run: Run, groups: Sequence[Group], credited: Credited, stats: LearnerStats, seconds: dict[str, float]
+        self, run: Run, groups: Sequence[Group], credited: StepCredit, stats: LearnerStats, seconds: dict[str, float]
     ) -> Ledger:
         traces = [trace for group in groups for trace in group.traces]
         calls, branches = count_calls(call for trace in traces for attempt in trace.attempts for call in attempt.calls)
@@ -193,18 +165,17 @@ class PolicyGradient(Algorithm):
             for sample in call.samples
         ]
         late_calls, late_rewards = run.take_late()
-        sampled = sum(
-            len(n.token_ids) for trace in traces for attempt in trace.attempts for n in attempt.nodes if n.sampled
-        )
+        nodes = [node for trace in traces for attempt in trace.attempts for node in attempt.nodes if node.sampled]
+        versions = _trained_versions(traces, credited)
         return Ledger(
             rollouts=count_outcomes(trace.rollout for trace in traces),
             groups=dict(credited.groups),
             calls=calls,
             branches=branches,
-            sampled=sampled,
+            sampled=sum(len(node.token_ids) for node in nodes),
             trained=stats.trained_tokens,
-            masked=dict(credited.masked),
-            staleness_max=max((run.trained_version - version for version in credited.versions), default=0),
+            masked=credited.masked,
+            staleness_max=max((run.trained_version - version for version in versions), default=0),
             parity_max=stats.parity.max if stats.parity is not None else None,
             parity_k3=stats.parity.k3 if stats.parity is not None else None,
             seconds=seconds,
@@ -213,14 +184,15 @@ class PolicyGradient(Algorithm):
             cut=count_cut(samples),
             late=late_calls,
             unused=_unused(traces, late_rewards),
+            compared=dict(credited.compared),
         ).check()
 
     def metrics(
-        self, step: int, groups: Sequence[Group], credited: Credited, stats: LearnerStats, ledger: Ledger
+        self, step: int, groups: Sequence[Group], credited: StepCredit, stats: LearnerStats, ledger: Ledger
     ) -> dict[str, Json]:
         """One step's JSON line."""
         scored = [trace for group in groups for trace in group.traces if trace.scored]
-        rewards = [_reward(trace) for trace in scored]
+        rewards = [final_reward(trace) for trace in scored]
         sampling_s, training_s = ledger.seconds.get("sampling", 0.0), ledger.seconds.get("training", 0.0)
         return {
             "step": step,
@@ -251,28 +223,8 @@ class PolicyGradient(Algorithm):
             "peak_memory": stats.peak_memory,
             "sampling_s": sampling_s,
             "training_s": training_s,
-            "advantages": credited.advantages,
+            "advantages": dict(credited.advantages),
         }
-
-
-@dataclass(slots=True)
-class Credited:
-    """A step's batch under construction, with its counts."""
-
-    trees: list[tuple[TrainTree, ...]] = field(default_factory=list[tuple[TrainTree, ...]])
-    advantages: dict[str, float] = field(default_factory=dict[str, float])
-    groups: Counter[str] = field(default_factory=Counter[str])
-    masked: Counter[str] = field(default_factory=Counter[str])
-    versions: set[int] = field(default_factory=set[int])
-    succeeded: int = 0
-
-    def add(self, rollout: CreditedRollout) -> None:
-        self.masked.update(rollout.masked)
-        self.versions.update(node.version for node in rollout.tree.nodes if node.weights is not None)
-
-    @property
-    def batch(self) -> Batch:
-        return Batch(tuple(self.trees))
 
 
 class _Clock:
@@ -288,29 +240,20 @@ class _Clock:
         self._last = now
 
 
-def _reward(trace: Trace) -> float:
-    assert trace.rollout.reward is not None
-    return trace.rollout.reward
-
-
-def _differ(rewards_G: Sequence[float]) -> bool:
-    return max(rewards_G) - min(rewards_G) > 1e-9
-
-
 def _informative(group: Group) -> bool:
-    rewards_G = [_reward(trace) for trace in group.traces if trace.scored]
-    return len(rewards_G) >= 2 and _differ(rewards_G)
+    rewards_G = [final_reward(trace) for trace in group.traces if trace.scored]
+    return len(rewards_G) >= 2 and differ(rewards_G)
 
 
-def _why_masked(trace: Trace, kind: str) -> str:
-    """The reason under which a rollout's tokens are counted if it has no advantage."""
-    if not trace.scored:
-        return _failure_key(trace.rollout.failure, str(trace.rollout.status))
-    return DEGENERATE if kind == "degenerate" else TOO_FEW
-
-
-def _failure_key(failure: Failure | None, status: str) -> str:
-    return f"failed: {failure.reason}" if failure is not None else status
+def _trained_versions(traces: Sequence[Trace], credited: StepCredit) -> set[int]:
+    """The policy's versions that sampled what is trained."""
+    return {
+        node.version or 0
+        for trace in traces
+        for attempt in trace.attempts
+        for node in attempt.nodes
+        if node.sampled and credited.attempts[attempt.attempt.id].by_node[node.id].trained
+    }
 
 
 def _unused(traces: Sequence[Trace], late: int) -> dict[str, int]:

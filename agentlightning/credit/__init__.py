@@ -2,7 +2,21 @@
 tensors and no store."""
 
 from agentlightning.agent.trained_agents import TrainedAgents, together
-from agentlightning.credit.assign import CreditedRollout, assign
+from agentlightning.credit.attempt import credit_attempt
+from agentlightning.credit.step import CreditRule, StepCredit, credit_by_policy, credit_step
+from agentlightning.credit.trees import train_batch, train_tree
 from agentlightning.credit.unused import last_reward, unused_rewards
 
-__all__ = ["CreditedRollout", "TrainedAgents", "assign", "last_reward", "together", "unused_rewards"]
+__all__ = [
+    "CreditRule",
+    "StepCredit",
+    "TrainedAgents",
+    "credit_attempt",
+    "credit_by_policy",
+    "credit_step",
+    "last_reward",
+    "together",
+    "train_batch",
+    "train_tree",
+    "unused_rewards",
+]

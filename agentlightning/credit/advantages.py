@@ -51,6 +51,12 @@ def leave_one_out(rewards_G: Sequence[float]) -> list[float]:
     return [reward - (total - reward) / (count - 1) for reward in rewards_G]
 
 
+def whitened(advantages_N: Sequence[float]) -> list[float]:
+    """A step's advantages with mean 0 and standard deviation 1 over the whole batch (``population``), as REINFORCE++
+    does: Hu et al., arXiv:2501.03262. Zeros where all are equal."""
+    return group_advantages(advantages_N, std="population") if advantages_N else []
+
+
 def _check(rewards_G: Sequence[float]) -> None:
     if not rewards_G:
         raise ValueError("a group without rewards has no advantages")

@@ -29,7 +29,8 @@ class Ledger:
     like any others. ``late`` counts the calls that came after their attempt had ended, of whatever step, and were
     refused; ``unused`` the emitted rewards that changed no weight, by reason (credit/unused.py). ``external`` has, by
     the model's name in the resources, the ``calls`` to external models, how many of them ``failed``, and the tokens
-    that their endpoints report; none of that is in ``calls``, ``sampled`` or ``masked``.
+    that their endpoints report; none of that is in ``calls``, ``sampled`` or ``masked``. ``compared`` counts the
+    advantages by what the rewards were compared with (credit/step.py): a task's other rollouts, or the whole batch.
     """
 
     rollouts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -48,6 +49,7 @@ class Ledger:
     cut: int = 0
     late: int = 0
     unused: Mapping[str, int] = field(default_factory=dict[str, int])
+    compared: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def check(self) -> Ledger:
         """Returns itself, or raises LedgerError when sampled tokens are not exactly trained plus masked."""
@@ -146,6 +148,7 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
     seconds: Counter[str] = Counter()
     external: dict[str, Counter[str]] = {}
     unused: Counter[str] = Counter()
+    compared: Counter[str] = Counter()
     sampled = trained = staleness = malformed = cut = late = 0
     parity_max: float | None = None
     parity_k3: float | None = None
@@ -165,6 +168,7 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
         cut += ledger.cut
         late += ledger.late
         unused.update(ledger.unused)
+        compared.update(ledger.compared)
         staleness = max(staleness, ledger.staleness_max)
         parity_max = _worst(parity_max, ledger.parity_max)
         parity_k3 = _worst(parity_k3, ledger.parity_k3)
@@ -172,4 +176,5 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
         dict(rollouts), dict(groups), dict(calls), dict(branches), sampled, trained, dict(masked), staleness,
         parity_max, parity_k3,
         dict(seconds), malformed, {name: dict(counted) for name, counted in external.items()}, cut, late, dict(unused),
+        dict(compared),
     )  # fmt: skip

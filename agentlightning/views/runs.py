@@ -15,6 +15,7 @@ from typing import cast
 
 from rich.console import Group, RenderableType
 
+from agentlightning.credit.step import TASK
 from agentlightning.records.ledger import Ledger, count_outcomes, describe_external, outcome, total
 from agentlightning.records.result import Evaluation, evaluate_recorded
 from agentlightning.store.base import Store
@@ -281,6 +282,7 @@ def _ledger_lines(run: RunView) -> RenderableType:
     if run.steps:
         rows += [
             ("groups", counts(ledger.groups)),
+            ("compared", counts(ledger.compared) if ledger.compared.keys() - {TASK} else ""),
             ("calls", counts(ledger.calls)),
             ("external", describe_external(ledger.external)),
             ("malformed", plural(ledger.malformed, "tool call") if ledger.malformed else ""),

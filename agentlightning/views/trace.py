@@ -19,7 +19,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.padding import Padding
 from rich.tree import Tree
 
-from agentlightning.credit.assign import assign
+from agentlightning.credit import credit_attempt
 from agentlightning.errors import ConfigError
 from agentlightning.records.traces import AttemptTrace
 from agentlightning.store.base import Store
@@ -119,21 +119,15 @@ def _credits(view: ShownRollout, trace: AttemptTrace) -> Mapping[int, Credit]:
     trained = trace.attempt.id == rollout.attempt_id
     advantage = advantage_of(view.run.steps, rollout) if trained else None
     setting = view.run.setting("config", "trained_agents")
-    trained_agents = setting if isinstance(setting, str) else None
-    marked = trace.attempt.marked
-    credited = assign(
-        rollout.id, trace.nodes, trace.calls, advantage, unit=0, trained_agents=trained_agents, marked=marked
-    )
+    credit = credit_attempt(trace, advantage, trained_agents=setting if isinstance(setting, str) else None)
     found: dict[int, Credit] = {}
-    for node, train in zip(trace.nodes, credited.tree.nodes, strict=True):
-        if not node.sampled:
-            continue
-        if train.weights is not None:
-            found[node.id] = Credit([None if weight != weight else weight for weight in train.weights])
+    for node in credit.nodes:
+        if node.trained or (advantage is not None and node.why is None):
+            found[node.node] = Credit([None if weight != weight else weight for weight in node.per_token()])
         elif advantage is not None:
-            found[node.id] = Credit(None, credited.reasons[node.id].replace("_", " "))
+            found[node.node] = Credit(None, (node.why or "").replace("_", " "))
         else:
-            found[node.id] = Credit(None, _why_rollout(view, trained))
+            found[node.node] = Credit(None, _why_rollout(view, trained))
     return found
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from agentlightning import GRPO, Trainer
-from agentlightning.credit import assign
+from agentlightning.credit import credit_attempt
 from agentlightning.errors import ConfigError, RunFailed
+from agentlightning.records.traces import AttemptTrace
 from agentlightning.store import open_store
 from agentlightning.types import Attempt, Call, Node, StepRecord
 from agentlightning.views.result import FitResult
@@ -37,10 +38,12 @@ def only_the_listener_was_trained(out: Path, result: FitResult, trained_agents: 
     trained = {"listener": 0, "other": 0}
     for attempt, calls, nodes in recorded:
         advantage = advantages.get(attempt.rollout_id)
-        credited = assign("r", nodes, calls, advantage, unit=0, trained_agents=trained_agents, marked=attempt.marked)
-        for node, weighed in zip(nodes, credited.tree.nodes, strict=True):
-            agent = "listener" if calls[node.call_index].agent == "listener" else "other"
-            trained[agent] += len(node.token_ids) if weighed.weights is not None else 0
+        trace = AttemptTrace(attempt, tuple(calls), tuple(nodes))
+        credit = credit_attempt(trace, advantage, trained_agents=trained_agents)
+        call_of = {node.id: node.call_index for node in nodes}
+        for node in credit.nodes:
+            agent = "listener" if calls[call_of[node.node]].agent == "listener" else "other"
+            trained[agent] += node.trained
     ledger = result.ledger.check()
     assert trained == {"listener": ledger.trained, "other": 0} and ledger.trained > 0
     assert ledger.masked["other_agent"] > 0

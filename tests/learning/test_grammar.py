@@ -7,15 +7,15 @@ import asyncio
 import json
 import math
 from array import array
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from agentlightning.credit import CreditedRollout, assign
+from agentlightning.credit import credit_attempt, train_tree
 from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.engines.grammar import Grammars, replay
 from agentlightning.engines.local.engine import LocalEngine
@@ -23,9 +23,20 @@ from agentlightning.errors import RunFailed
 from agentlightning.learning import losses
 from agentlightning.learning.learner import Gradient, Learner
 from agentlightning.learning.loss_config import LossConfig
-from agentlightning.records.batch import Batch
+from agentlightning.records.batch import Batch, TrainTree
+from agentlightning.records.traces import AttemptTrace
 from agentlightning.settings.fields import EngineConfig, LearnerConfig
-from agentlightning.types import Call, CallStatus, FinishReason, Message, Node, SampleRecord, SamplingParams
+from agentlightning.types import (
+    Attempt,
+    Call,
+    CallStatus,
+    FinishReason,
+    Message,
+    Node,
+    SampleRecord,
+    SamplingParams,
+    Status,
+)
 from tests.tiny import tiny_model, tiny_tokenizer
 
 from .trees import difference
@@ -96,19 +107,34 @@ def recorded(prompt: list[int], sample: Sample, params: SamplingParams) -> tuple
     return nodes, [Call("c", "a", 0, "chat", "m", "main", CallStatus.COMPLETE, "root", 0, (record,), {}, params)]
 
 
-async def drawn(engine: LocalEngine, params: list[SamplingParams], count: int) -> list[CreditedRollout]:
+@dataclass(frozen=True)
+class Credited:
+    tree: TrainTree
+    sampled: int
+    trained: int
+    masked: Mapping[str, int]
+
+
+def credited(rollout_id: str, nodes: Sequence[Node], calls: Sequence[Call], advantage: float, unit: int) -> Credited:
+    attempt = Attempt("a", rollout_id, 1, "runner", Status.SUCCEEDED, 0.0, 0.0)
+    trace = AttemptTrace(attempt, tuple(calls), tuple(nodes))
+    credit = credit_attempt(trace, advantage)
+    return Credited(train_tree(rollout_id, trace, credit, unit), credit.sampled, credit.trained, credit.masked)
+
+
+async def drawn(engine: LocalEngine, params: list[SamplingParams], count: int) -> list[Credited]:
     """``count`` rollouts for each set of parameters, with advantages of both signs."""
     asked = [(i, replace(p, seed=i)) for i, p in enumerate(params * count)]
     prompts = [[5 + i % 3, 80, 90, 100 + i % 2] for i, _ in asked]
     requests = [SampleRequest(str(i), array("i", prompt), p) for (i, p), prompt in zip(asked, prompts, strict=True)]
     samples = await asyncio.gather(*(engine.sample(each) for each in requests))
     return [
-        assign(f"rollout-{i:03d}", *recorded(prompt, sample, p), 1.0 if i % 3 else -0.7, unit=i)
+        credited(f"rollout-{i:03d}", *recorded(prompt, sample, p), 1.0 if i % 3 else -0.7, unit=i)
         for (i, p), prompt, sample in zip(asked, prompts, samples, strict=True)
     ]
 
 
-def batch_of(rollouts: list[CreditedRollout], group: int = 4) -> Batch:
+def batch_of(rollouts: list[Credited], group: int = 4) -> Batch:
     trees = [rollout.tree for rollout in rollouts]
     return Batch(tuple(tuple(trees[i : i + group]) for i in range(0, len(trees), group)))
 
@@ -216,7 +242,7 @@ async def test_a_sample_cut_into_segments_is_replayed_from_its_beginning(
         version=1,
     )
     last = replace(calls[0].samples[0], node=2)
-    cut = assign("rollout-000", [nodes[0], first, second], [replace(calls[0], samples=(last,))], -0.7, unit=0)
+    cut = credited("rollout-000", [nodes[0], first, second], [replace(calls[0], samples=(last,))], -0.7, unit=0)
     assert (cut.trained, cut.masked) == (whole.trained, whole.masked)
     a, b = (learner(grammars).gradient(Batch(((rollout.tree,),))) for rollout in (whole, cut))
     assert difference(a, b) < 1e-6

@@ -48,6 +48,11 @@ def test_totals_are_sums_and_the_worst_seen():
     assert Ledger.from_json(summed.to_json()) == summed
 
 
+def test_what_rewards_were_compared_with_adds_up_over_steps():
+    steps = [Ledger(compared={"rollouts of a task": 8}), Ledger(compared={"rollouts of the batch": 4}), Ledger()]
+    assert total(steps).compared == {"rollouts of a task": 8, "rollouts of the batch": 4}
+
+
 def test_outcomes_name_the_reason_of_a_failure():
     rollout = Rollout(
         "r", "run", {}, Mode.TRAIN, 1, "g", 0, 0, 1, status=Status.FAILED, failure=Failure(Reason.TIMEOUT, "late")
