@@ -55,7 +55,7 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
 
 bench: $(VENV)/.dev
-	@for f in $(filter-out %/trl_compare.py,$(wildcard benchmarks/[a-z]*.py)); do \
+	@for f in $(filter-out %/trl_compare.py %/before_after.py,$(wildcard benchmarks/[a-z]*.py)); do \
 	    echo "== $$f"; $(BIN)/python $$f || exit 1; \
 	done
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -264,6 +266,33 @@ def test_the_files_that_the_pages_name_exist() -> None:
         for each in inline(page)
         if re.fullmatch(r"(agentlightning|benchmarks|docs|examples|scripts|tests)/[\w./-]*", each.text)
         and not (ROOT / each.text).exists()
+    ]
+    assert wrong == []
+
+
+# --------------------------------------------------------------------------- what the code says of itself
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """The docstrings and comments of a file, with their lines."""
+    text = path.read_text()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def test_a_file_that_a_docstring_names_exists() -> None:
+    """Beside the module that names it or in a folder above; ``FILE.py`` and the like are a user's."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sorted((ROOT / "agentlightning").rglob("*.py"))
+        for line, said in prose(path)
+        for name in re.findall(r"[\w/]*\w\.py\b", said)
+        if name not in ("FILE.py", "file.py", "my_agent.py")
+        and not any((folder / name).is_file() for folder in path.parents if folder.is_relative_to(ROOT))
     ]
     assert wrong == []
 

@@ -153,7 +153,7 @@ def pack(
     sliding window). ``supports`` is asked once for each node with a constraint and trained tokens.
 
     Raises RunFailed when a path is longer than ``max_row_tokens`` (or, with layout ``tree``, than ``max_tree_depth``),
-    ValueError when a tree breaks the contract of batch.py.
+    ValueError when a tree breaks the contract of records/batch.py.
     """
     table = _Table(supports)
     groups: list[PackedGroup] = []

@@ -3,7 +3,7 @@ name means the same wherever it is passed.
 
 A value of the wrong kind is one line: where, which argument, what it takes, what it got, and the line that would do.
 A name that no entry has gets the nearest one over all that are valid there. Settings in sections are
-config_sources.py's, the values of tasks tasks.py's.
+settings/sources.py's, the values of tasks agent/tasks.py's.
 """
 
 from __future__ import annotations

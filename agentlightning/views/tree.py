@@ -1,6 +1,6 @@
-"""An attempt's trace tree as a picture. Pure: records in, shapes out; picture.py makes files of them.
+"""An attempt's trace tree as a picture. Pure: records in, shapes out; drawing.py makes files of them.
 
-From the facts of show_trace.py come boxes (long chains folded, texts cut), from the sizes of boxes a layout in which
+From the facts of trace.py come boxes (long chains folded, texts cut), from the sizes of boxes a layout in which
 nothing overlaps, and from both the shapes. All text is set in a monospaced font, so that its width is known without a
 browser.
 """
