@@ -155,7 +155,7 @@ def test_a_machine_that_gets_busy_is_told_to_whoever_watches(
     heard = Heard()
     Trainer(model=letters, output_dir=tmp_path, progress=heard, **QUICK).evaluate(letters_agent.graded, TASKS)
     assert heard.messages == [
-        "compute threads: 4, on 1 of 4 cores, not spinning while they wait: other processes use 3.5 cores"
+        "compute threads: 4 -> 2, on 1 of 4 cores, not spinning while they wait: other processes use 3.5 cores"
     ]
 
 

@@ -64,8 +64,9 @@ def test_the_cores_that_are_computed_on_follow_those_that_are_free_and_do_not_fl
     assert cores_for(current, most, free) == expected
 
 
-def test_there_are_as_many_threads_on_each_core_and_as_many_as_there_may_be():
-    assert [threads_on(cores, 8) for cores in range(1, 9)] == [8, 8, 6, 8, 5, 6, 7, 8]
+def test_there_is_a_thread_on_each_free_core_and_two_on_a_single_one():
+    assert [threads_on(cores, 8) for cores in range(1, 9)] == [2, 2, 3, 4, 5, 6, 7, 8]
+    assert threads_on(1, 1) == 1
 
 
 def test_there_are_never_more_threads_than_allowed():
@@ -277,7 +278,7 @@ async def test_a_crowded_engine_computes_on_its_share_of_the_cores_and_on_all_wh
     await engine.close()
     team, binding = bound[15]
     theirs = [task for task, cores in binding.items() if cores != every]
-    assert len(theirs) == len(every) and team in theirs
+    assert len(theirs) >= 2 and team in theirs
     assert (
         {binding[task] for task in theirs} == {every - {min(every)}}
         if len(every) == 2

@@ -73,8 +73,8 @@ def _whole(most: int, cores: float) -> int:
 
 
 def threads_on(cores: int, most: int) -> int:
-    """With how many threads to compute on that many cores: as many on each, and as many as there may be.
+    """With how many threads to compute where that many cores are free: one on each, but two where it is a single one.
 
-    A system that shares cores among all that want them gives more to more threads. Together on one core they lose
-    nothing by that; spread over cores that others use too, each waits for the slowest (benchmarks/busy.py)."""
-    return most - most % cores
+    A system that shares cores among all that want them gives more to two threads, and together on one core they lose
+    nothing by that; on several cores, where threads of one core take turns, all others wait (benchmarks/busy.py)."""
+    return min(most, max(2, cores))
