@@ -330,16 +330,17 @@ class Reward:
 class Rollout:
     """One execution of an agent on a task. ``seed`` fixes everything random below it.
 
-    ``group`` names the rollouts that are compared with each other; ``index`` is the place within it. ``reward`` is the
-    final one and is None until the rollout succeeded (or ``failure_reward`` named its failure).
+    ``group`` is the number of its group, the rollouts that are compared with each other: the group's place in the run's
+    order, counted from 0 for each mode. ``index`` is the place within it. Id and seed follow from mode, group and
+    index. Which step a group belongs to is said by the step, which lists its groups. ``reward`` is the final one and is
+    None until the rollout succeeded (or ``failure_reward`` named its failure).
     """
 
     id: str
     run_id: str
     task: Json
     mode: Mode
-    step: int
-    group: str
+    group: int
     index: int
     seed: int
     resources_version: int
@@ -407,13 +408,32 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One training step as the store keeps it: ``metrics`` is the JSON line, ``ledger`` the step's accounts."""
+    """One training step as the store keeps it: ``metrics`` is the JSON line, ``ledger`` the step's accounts.
+
+    ``versions`` are the policies' after the step, by name. ``groups`` are the numbers of the groups that it learned
+    from, in ascending order: each ends in exactly one step.
+    """
 
     run_id: str
     step: int
-    policy_version: int
-    rollout_ids: tuple[str, ...]
+    versions: Mapping[str, int]
+    groups: tuple[int, ...]
     metrics: Mapping[str, Json]
     ledger: Mapping[str, Json]
     checkpoint: str | None = None
     ended_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What a step is about to learn from, written before it learns: a resumed run replays the intents since its
+    checkpoint. With mode ``val``, which groups validate the weights after a step, written before they are sampled.
+
+    ``versions`` are the policies' at that moment, by name.
+    """
+
+    run_id: str
+    step: int
+    groups: tuple[int, ...]
+    versions: Mapping[str, int]
+    mode: Mode = Mode.TRAIN

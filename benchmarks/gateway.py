@@ -99,7 +99,7 @@ async def serve_gateway(model: str, folder: Path, attempts: int, engine: type[Nu
     ids.append(template.stop_token_ids[0])
     store = open_store(f"sqlite:///{folder / 'record.db'}")
     await store.create_run(RunRecord("run", "benchmark", str(folder), RunStatus.RUNNING, {}, time.time()))
-    await store.enqueue([Rollout(f"run-{i}", "run", {}, Mode.TRAIN, 0, "g", i, i, 1) for i in range(attempts)])
+    await store.enqueue([Rollout(f"run-{i}", "run", {}, Mode.TRAIN, 0, i, i, 1) for i in range(attempts)])
     gateway = Gateway(store, {"main": Served("main", engine(ids), template)}, GatewayConfig())
     await gateway.start()
     urls = [

@@ -71,7 +71,7 @@ def record(attempt_id: str, turn: int) -> tuple[Call, list[Node]]:
 async def measure(store: Store, run: str, at_once: int, records: int) -> tuple[list[float], float, float]:
     """Latency of each record, wall time per record and CPU time per record, in ms."""
     await store.create_run(RunRecord(run, "benchmark", "", RunStatus.RUNNING, {}, time.time()))
-    await store.enqueue([Rollout(f"{run}-{i}", run, {}, Mode.TRAIN, 0, "g", i, i, 0) for i in range(at_once)])
+    await store.enqueue([Rollout(f"{run}-{i}", run, {}, Mode.TRAIN, 0, i, i, 0) for i in range(at_once)])
     leased = await store.lease(run, "benchmark", limit=at_once, seconds=600)
     latencies: list[float] = []
 

@@ -56,15 +56,14 @@ class _Marking:
 
 @dataclass(frozen=True, slots=True)
 class RolloutView(_Marking):
-    """The rollout an agent runs for, as its ``rollout`` parameter. ``input`` is the task; ``seed`` differs for every
-    rollout of a run."""
+    """The rollout an agent runs for, as its ``rollout`` parameter. ``input`` is the task; ``group`` is the number
+    of its group in the run, ``index`` its place in that; ``seed`` differs for every rollout of a run."""
 
     rollout_id: str
     input: Json
     mode: Mode
     attempt: AttemptView
-    step: int = 0
-    group: str = ""
+    group: int = 0
     index: int = 0
     seed: int = 0
 

@@ -125,7 +125,7 @@ class PolicyGradient(Algorithm):
     async def step(self, run: Run, step: int) -> StepRecord:
         """Samples, credits, trains and publishes one step, and returns what was stored of it."""
         clock = _Clock()
-        groups = await self.sample(run, step)
+        groups = await self.sample(run)
         clock.mark("sampling")
         chosen = run.config.trained_agents
         credited = self.credit(groups, chosen)
@@ -138,14 +138,14 @@ class PolicyGradient(Algorithm):
         ledger = self.account(run, groups, credited, stats, clock.seconds)
         return await run.end_step(step, self.metrics(step, groups, credited, stats, ledger), ledger, groups)
 
-    async def sample(self, run: Run, step: int) -> list[Group]:
+    async def sample(self, run: Run) -> list[Group]:
         groups: list[Group] = []
         for _ in range(self.filtering_rounds if self.dynamic_filtering else 1):
             wanted = self.tasks_per_step - sum(1 for group in groups if _informative(group))
             if groups and wanted <= 0:
                 break
             tasks = run.take_tasks(wanted)
-            groups += await run.sample(Mode.TRAIN, step, tasks, self.rollouts_per_task(), first_group=len(groups))
+            groups += await run.sample(Mode.TRAIN, tasks, self.rollouts_per_task())
         return groups
 
     def credit(self, groups: Sequence[Group], trained_agents: str | None = None) -> StepCredit:

@@ -87,9 +87,9 @@ async def _show(config: RunConfig, run: str, rollout: str | None, *, step: int |
             decode = load_decoder(view.setting("config", "model", "path"))
             write_json(rollout_json(found, decode)) if json else write(render_rollout(found, decode, full=full))
         elif step is not None:
-            of_step = [one for one in view.rollouts if one.step == step]
+            of_step = [one for one in view.rollouts if view.step_of(one) == step]
             if not of_step:
-                known = sorted({one.step for one in view.rollouts})
+                known = sorted({view.step_of(one) for one in view.rollouts})
                 raise ConfigError(f"run {record.id} has no rollouts of step {step}; it has steps {_span(known)}")
             write_json(rollouts_json(view, of_step)) if json else write(render_rollouts(view, of_step))
         else:

@@ -286,8 +286,8 @@ class UnansweredRetries:
         return bool(notes)
 
 
-Order = tuple[int, str, int, int, int, int]
-"""A sample's place in a run: step, group, index of the rollout, attempt, call, sample."""
+Order = tuple[int, int, int, int, int]
+"""A sample's place in a run: group, index of the rollout, attempt, call, sample."""
 
 
 class CallOrder:

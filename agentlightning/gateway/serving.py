@@ -134,7 +134,7 @@ class ServingGateway(Gateway):
             )
         if self._draining:
             raise CallError(503, "the server is shutting down", code="shutting_down", retry=False)
-        rollout = Rollout(ID, ID, None, Mode.VAL, 0, ID, 0, secrets.randbits(62), 0)
+        rollout = Rollout(ID, ID, None, Mode.VAL, 0, 0, secrets.randbits(62), 0)
         session = ServedSession(
             cast("Store", self.record),
             self._policies,

@@ -358,9 +358,7 @@ class Session:
         with self.usage.engine.waited_for():
             if self._turnstile is not None:
                 rollout = self.rollout
-                await self._turnstile.enter(
-                    (rollout.step, rollout.group, rollout.index, self.attempt.number, call.index, index)
-                )
+                await self._turnstile.enter((rollout.group, rollout.index, self.attempt.number, call.index, index))
             try:
                 sample = await policy.engine.sample(asked, draft.feed if draft else None)
             finally:

@@ -18,9 +18,9 @@ class Progress(Protocol):
         """Once, before the first step. On a resume ``step_done`` follows only for the steps that are still to do."""
         ...
 
-    def phase(self, name: str, *, total: int = 0) -> None:
+    def phase(self, name: str, *, total: int = 0, step: int | None = None) -> None:
         """The run is now ``sampling``, ``training``, ``validating`` or ``saving``; ``total`` is the number of rollouts
-        it waits for."""
+        it waits for, ``step`` the one they are sampled for, where they are for one."""
         ...
 
     def rollout_done(self, rollout: Rollout) -> None:
@@ -63,7 +63,7 @@ class SilentView:
     def run_started(self, run: RunRecord, total_steps: int | None) -> None:
         """See Progress."""
 
-    def phase(self, name: str, *, total: int = 0) -> None:
+    def phase(self, name: str, *, total: int = 0, step: int | None = None) -> None:
         """See Progress."""
 
     def rollout_done(self, rollout: Rollout) -> None:

@@ -81,7 +81,7 @@ class Evaluation:
 def evaluate_recorded(step: int, rollouts: Sequence[Rollout], seconds: float = 0.0) -> Evaluation | None:
     """The evaluation of a step's rollouts as they stand, in the order of their creation, those that have not ended
     counted as such. None where none is scored."""
-    groups: dict[str, list[Rollout]] = {}
+    groups: dict[int, list[Rollout]] = {}
     for rollout in rollouts:
         groups.setdefault(rollout.group, []).append(rollout)
     return (

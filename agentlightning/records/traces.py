@@ -32,7 +32,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rollouts of one task whose rewards are compared."""
+    """Rollouts of one task whose rewards are compared. ``number`` is its place in the run's order."""
 
-    name: str
+    number: int
     traces: tuple[Trace, ...]

@@ -10,20 +10,22 @@ from __future__ import annotations
 import hashlib
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from agentlightning.errors import RunFailed
+from agentlightning.agent.resources import POLICY
+from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.records.causes import likely_cause
 from agentlightning.records.ledger import Ledger
 from agentlightning.records.result import Evaluation, evaluate, evaluate_recorded
 from agentlightning.records.traces import AttemptTrace, Group, Trace
 from agentlightning.run.pace import Pace
 from agentlightning.settings.fields import RunConfig
-from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
+from agentlightning.types import Intent, Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
 
 if TYPE_CHECKING:
     from agentlightning.engines.local.engine import LocalEngine
@@ -97,6 +99,10 @@ class Run:
     """Tasks taken so far, those of an unfinished step too."""
     _durable_cursor: int = 0
     """Tasks taken up to the last durable step: where a resumed run goes on."""
+    _numbers: Counter[Mode] = field(default_factory=Counter[Mode])
+    """The number that the next group of each mode gets."""
+    _durable_number: int = 0
+    """That of training, up to the last durable step."""
     _began: float = field(default_factory=time.monotonic)
 
     # ------------------------------------------------------------------ plan
@@ -134,37 +140,40 @@ class Run:
 
     # ------------------------------------------------------------------ rollouts
 
-    async def sample(
-        self, mode: Mode, step: int, tasks: Sequence[Json], size: int, *, first_group: int = 0
-    ) -> list[Group]:
+    async def sample(self, mode: Mode, tasks: Sequence[Json], size: int) -> list[Group]:
         """Runs a group of ``size`` rollouts for each task and returns them finished, with their traces (validation
         needs none).
 
-        Ids and seeds follow from the run's seed and the place, so that a resumed run finds what it has already
-        recorded.
+        The groups get the next numbers of their mode. Ids and seeds follow from the run's seed and the place, so that a
+        resumed run finds what it has already recorded.
         """
         self._check_stop()
-        self.progress.phase("validating" if mode is Mode.VAL else "sampling", total=len(tasks) * size)
+        self.progress.phase(
+            "validating" if mode is Mode.VAL else "sampling",
+            total=len(tasks) * size,
+            step=self.last_step + 1 if mode is Mode.TRAIN else None,
+        )
+        numbers = range(self._numbers[mode], self._numbers[mode] + len(tasks))
+        self._numbers[mode] = numbers.stop
         groups = [
             [
                 Rollout(
-                    id=f"{self.record.id}-{mode}{step}-{first_group + g}-{i}",
+                    id=f"{self.record.id}-{mode}-{number}-{i}",
                     run_id=self.record.id,
                     task=task,
                     mode=mode,
-                    step=step,
-                    group=f"{mode}{step}-{first_group + g}",
+                    group=number,
                     index=i,
-                    seed=derive_seed(self.config.seed, mode, step, first_group + g, i),
+                    seed=derive_seed(self.config.seed, mode, number, i),
                     resources_version=self.resources_version,
                     created_at=time.time(),
                 )
                 for i in range(size)
             ]
-            for g, task in enumerate(tasks)
+            for number, task in zip(numbers, tasks, strict=True)
         ]
         await self.store.enqueue([rollout for group in groups for rollout in group])
-        self.pool.serve(mode, step)
+        self.pool.serve(mode, numbers)
         done = await self._wait(groups)
         if mode is Mode.VAL:
             return [Group(group[0].group, tuple(Trace(done[r.id], ()) for r in group)) for group in groups]
@@ -174,7 +183,7 @@ class Run:
         """Until every rollout is final. A group past its deadline goes on by quorum: what still runs is cancelled."""
         done: dict[str, Rollout] = {}
         pending = {rollout.id for group in groups for rollout in group}
-        started: dict[str, float] = {}
+        started: dict[int, float] = {}
         pace = Pace()
         pace.note(time.monotonic(), self.engine.load.sampled)
         while pending:
@@ -190,7 +199,7 @@ class Run:
                 await self._give_up_late(group, pending, started)
         return done
 
-    async def _give_up_late(self, group: Sequence[Rollout], pending: set[str], started: dict[str, float]) -> None:
+    async def _give_up_late(self, group: Sequence[Rollout], pending: set[str], started: dict[int, float]) -> None:
         late = [rollout.id for rollout in group if rollout.id in pending]
         finished = len(group) - len(late)
         if not late or (finished == 0 and not self.pool.holds(late)):
@@ -267,8 +276,8 @@ class Run:
         record = StepRecord(
             run_id=self.record.id,
             step=step,
-            policy_version=self.engine.version(),
-            rollout_ids=tuple(trace.rollout.id for group in groups for trace in group.traces),
+            versions={POLICY: self.engine.version()},
+            groups=tuple(sorted(group.number for group in groups)),
             metrics=metrics,
             ledger=ledger.to_json(),
             ended_at=time.time(),
@@ -276,7 +285,8 @@ class Run:
         await self.store.put_step(record)
         for phase, spent in ledger.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
-        self.last_step, self._step_record, self._durable_cursor = step, record, self._cursor
+        self.last_step, self._step_record = step, record
+        self._durable_cursor, self._durable_number = self._cursor, self._numbers[Mode.TRAIN]
         self.made += 1
         self.writer.write(metrics, ledger.to_json())
         self.progress.step_done(metrics, ledger.to_json())
@@ -295,10 +305,16 @@ class Run:
         if not self.val_tasks or any(evaluation.step == step for evaluation in self.evaluations):
             return None
         began = time.monotonic()
+        # A validation that was cut short has its numbers again.
+        first = len(self.evaluations) * len(self.val_tasks)
+        numbers = range(first, first + len(self.val_tasks))
+        self._numbers[Mode.VAL] = first
+        versions = {POLICY: self.engine.version()}
+        await self.store.put_intent(Intent(self.record.id, step, tuple(numbers), versions, Mode.VAL))
         try:
-            groups = await self.sample(Mode.VAL, step, self.val_tasks, self.config.evaluation.rollouts_per_task)
+            groups = await self.sample(Mode.VAL, self.val_tasks, self.config.evaluation.rollouts_per_task)
         except StopRequested:
-            await self._note_partial(step, time.monotonic() - began)
+            await self._note_partial(step, numbers, time.monotonic() - began)
             raise
         try:
             evaluation = evaluate(
@@ -322,8 +338,8 @@ class Run:
             else likely_cause(self.pool.probe)
         )
 
-    async def _note_partial(self, step: int, seconds: float) -> None:
-        rollouts = await self.store.rollouts(self.record.id, step=step, mode=Mode.VAL)
+    async def _note_partial(self, step: int, numbers: range, seconds: float) -> None:
+        rollouts = await self.store.rollouts(self.record.id, mode=Mode.VAL, groups=numbers)
         self.partial = evaluate_recorded(step, rollouts, seconds)
         if self.partial is not None:
             self.progress.validated(self.partial.to_json())
@@ -376,6 +392,7 @@ class Run:
         extra: dict[str, Json] = {
             "run_id": self.record.id,
             "cursor": self._durable_cursor,
+            "groups": self._durable_number,
             "seconds": self.seconds,
             "evaluations": [evaluation.to_json() for evaluation in self.evaluations],
         }
@@ -416,6 +433,12 @@ class Run:
             (step for step in await self.store.steps(self.record.id) if step.step == latest.step), None
         )
         self._cursor = self._durable_cursor = latest.extra["cursor"]
+        if "groups" not in latest.extra:
+            raise ConfigError(
+                f"run {self.record.id} was begun by an older version of agentlightning, and this one cannot go on with "
+                f"it; begin a new run from its weights: --model {latest.path}"
+            )
+        self._numbers[Mode.TRAIN] = self._durable_number = latest.extra["groups"]
         self.seconds = dict(latest.extra["seconds"])
         self.evaluations = [Evaluation.from_json(value) for value in latest.extra["evaluations"]]
         self.progress.message(f"resuming after step {latest.step} from {latest.path}")

@@ -26,6 +26,7 @@ from agentlightning.agent.resources import POLICY, NamedResources
 from agentlightning.engines.local.cores import Machine
 from agentlightning.engines.local.thread_count import long_spins, most_threads
 from agentlightning.errors import ConfigError, ModelError, StoreError, why_no_folder
+from agentlightning.records.steps import StepsOfGroups
 from agentlightning.run.active import Run
 from agentlightning.run.fingerprints import compare, fingerprint
 from agentlightning.run.model_choice import choose_model, with_model
@@ -59,8 +60,8 @@ _MAY_DIFFER = {
 _NAMES_AGENTS = "gateway.agents"
 """What of those it may not change after all: it says whose tokens are trained."""
 
-NOTHING_YET = -1
-"""No step: what an earlier process left queued waits until its step is made."""
+NOTHING_YET = range(0)
+"""No group: what an earlier process left queued waits until its step is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,9 +316,10 @@ async def _same_external(store: Store, run_id: str, resources: NamedResources) -
 async def _hopeless(store: Store, run_id: str) -> list[str]:
     """Rollouts of a step or validation in which all have failed: that ended the run, and would end it again if it were
     not run anew."""
+    places = StepsOfGroups.of(await store.steps(run_id), await store.intents(run_id))
     together: dict[tuple[Mode, int], list[Rollout]] = {}
     for rollout in await store.rollouts(run_id):
-        together.setdefault((rollout.mode, rollout.step), []).append(rollout)
+        together.setdefault((rollout.mode, places.step_of(rollout)), []).append(rollout)
     return [
         r.id
         for rollouts in together.values()

@@ -243,11 +243,11 @@ class Trainer:
             interrupted, repeats = False, dict[str, str]()
             try:
                 tasks = run.take_tasks(n)
-                first, *_ = await run.sample(Mode.DEV, 0, tasks, 1)
+                first, *_ = await run.sample(Mode.DEV, tasks, 1)
                 ended = (report for report in run.reports if report.rollout.id == first.traces[0].rollout.id)
                 if any(report.usage.calls and report.result.failure is None for report in ended):
                     # Once more, now that it has ended well: an agent that keeps replies makes no call this time.
-                    (again,) = await run.sample(Mode.DEV, 0, tasks[:1], 1, first_group=n)
+                    (again,) = await run.sample(Mode.DEV, tasks[:1], 1)
                     repeats[again.traces[0].rollout.id] = first.traces[0].rollout.id
                 await run.pool.settle()
             except StopRequested as stop:

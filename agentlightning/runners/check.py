@@ -109,7 +109,7 @@ async def _probe(name: str, source: AgentSource, env: Mapping[str, str], keys: C
     launcher = new_launcher(keys=keys)
     log = OutputLog()
     placeholder = Assignment(
-        None, Mode.DEV, "", "", 1, 0, "", 0, 0, f"{PLACEHOLDER}/v1", PLACEHOLDER, "placeholder", "placeholder"
+        None, Mode.DEV, "", "", 1, 0, 0, 0, f"{PLACEHOLDER}/v1", PLACEHOLDER, "placeholder", "placeholder"
     ).environment()
     order = {"op": "probe", "id": "probe", "name": name, "source": asdict(source), "env": {**env, **placeholder}}
     try:

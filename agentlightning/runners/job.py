@@ -57,8 +57,7 @@ class Assignment:
     rollout_id: str
     attempt_id: str
     number: int
-    step: int
-    group: str
+    group: int
     index: int
     seed: int
     base_url: str
@@ -80,7 +79,6 @@ class Assignment:
             rollout_id=rollout.id,
             attempt_id=attempt.id,
             number=attempt.number,
-            step=rollout.step,
             group=rollout.group,
             index=rollout.index,
             seed=rollout.seed,
@@ -137,7 +135,6 @@ class Assignment:
             input=task,
             mode=self.mode,
             attempt=AttemptView(self.attempt_id, self.number),
-            step=self.step,
             group=self.group,
             index=self.index,
             seed=self.seed,
@@ -161,7 +158,7 @@ class Assignment:
         }
 
 
-ENDPOINT_VARIABLES = frozenset(Assignment(None, Mode.DEV, "", "", 1, 0, "", 0, 0, "", "", "", "").environment())
+ENDPOINT_VARIABLES = frozenset(Assignment(None, Mode.DEV, "", "", 1, 0, 0, 0, "", "", "", "").environment())
 """The variables of ``Assignment.environment``, which nobody else may set."""
 
 

@@ -114,7 +114,7 @@ class RunnerPool:
         self._held: dict[str, _Held] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
-        self._scope: tuple[Mode, int] | None = None
+        self._scope: tuple[Mode, Collection[int] | None] | None = None
         self._leasing: asyncio.Task[None] | None = None
         self._expiring: asyncio.Task[None] | None = None
         self._closing = False
@@ -166,14 +166,14 @@ class RunnerPool:
             await self._isolation.close()
             self._isolation = None
 
-    def serve(self, mode: Mode, step: int) -> None:
-        """Leases rollouts of this mode and step alone from now on, and looks for them at once. Before the first call
-        whatever is queued is leased.
+    def serve(self, mode: Mode, groups: Collection[int] | None) -> None:
+        """Leases rollouts of this mode and these groups alone from now on (None: of all), and looks for them at once.
+        Before the first call whatever is queued is leased.
 
         A resumed run finds rollouts of a later step queued while it still makes earlier steps again: run now, they
         would be sampled from the wrong weights.
         """
-        self._scope = (mode, step)
+        self._scope = (mode, groups)
         self._wake.set()
 
     def holds(self, rollout_ids: Collection[str]) -> bool:
@@ -214,9 +214,9 @@ class RunnerPool:
             free = self._config.n_runners - len(self._held)
             leased: list[tuple[Rollout, Attempt]] = []
             if free > 0:
-                mode, step = self._scope or (None, None)
+                mode, groups = self._scope or (None, None)
                 leased = await self._store.lease(
-                    self._run_id, self._runner_id, limit=free, seconds=self._config.lease, mode=mode, step=step
+                    self._run_id, self._runner_id, limit=free, seconds=self._config.lease, mode=mode, groups=groups
                 )
             for rollout, attempt in leased:
                 stop = asyncio.Event()

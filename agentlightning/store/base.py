@@ -8,7 +8,7 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from agentlightning.types import (
@@ -16,6 +16,7 @@ from agentlightning.types import (
     AttemptResult,
     Call,
     Failure,
+    Intent,
     Json,
     Mode,
     Node,
@@ -53,16 +54,26 @@ class Store(Protocol):
         ...
 
     async def put_step(self, step: StepRecord) -> None:
-        """Inserts or replaces (a resumed run repeats the steps after its checkpoint)."""
+        """Inserts or replaces (a resumed run repeats the steps after its checkpoint). Raises StoreError for a group
+        that an earlier step has; a later step that has it is forgotten, since the run makes it again."""
         ...
 
     async def steps(self, run_id: str) -> list[StepRecord]:
         """In order of step."""
         ...
 
+    async def put_intent(self, intent: Intent) -> None:
+        """Inserts or replaces the intent of its mode and step."""
+        ...
+
+    async def intents(self, run_id: str, *, after_step: int = -1, mode: Mode | None = None) -> list[Intent]:
+        """Those of the steps after ``after_step``, in order of step."""
+        ...
+
     # ------------------------------------------------------------------ rollouts and attempts
     async def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Adds queued rollouts. One whose id exists is left as it is. Returns the stored ones, in the order given."""
+        """Adds queued rollouts. One whose id exists is left as it is. Returns the stored ones, in the order given.
+        Raises StoreError for one whose place (mode, group and index) another has."""
         ...
 
     async def get_rollout(self, rollout_id: str) -> Rollout | None: ...
@@ -71,11 +82,11 @@ class Store(Protocol):
         self,
         run_id: str,
         *,
-        step: int | None = None,
         mode: Mode | None = None,
+        groups: Collection[int] | None = None,
         status: Status | None = None,
     ) -> list[Rollout]:
-        """In order of creation."""
+        """In order of creation; of ``groups`` alone where given, which are numbers within a mode."""
         ...
 
     async def lease(
@@ -86,10 +97,10 @@ class Store(Protocol):
         limit: int,
         seconds: float,
         mode: Mode | None = None,
-        step: int | None = None,
+        groups: Collection[int] | None = None,
     ) -> list[tuple[Rollout, Attempt]]:
         """Hands out up to ``limit`` queued rollouts in the order they were enqueued, each with a new attempt; only of
-        ``mode`` and ``step`` where given.
+        ``mode`` and ``groups`` where given. ``range(n)`` is all groups up to number n; any set of numbers will do.
 
         No rollout is ever leased twice at once. The rollout becomes ``running``.
         """

@@ -7,7 +7,7 @@ holds the database's only write lock from its start.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -37,15 +37,28 @@ def among(table: Table, ids: Sequence[str]) -> ColumnElement[bool]:
     return table.c.id.in_(select(column("value", Text)).select_from(func.json_each(orjson.dumps(list(ids)).decode())))
 
 
+def in_groups(groups: Collection[int]) -> ColumnElement[bool]:
+    """Whether a rollout's group is one of ``groups``."""
+    if isinstance(groups, range) and groups.step == 1:
+        return (rollouts.c.group >= groups.start) & (rollouts.c.group < groups.stop)
+    return rollouts.c.group.in_(list(groups))
+
+
 def enqueue(connection: Connection, rows: Sequence[Params]) -> list[Rollout]:
     """Inserts those whose id is new; returns the stored ones, in the order given."""
     if not rows:
         return []
     for run_id in {row["run_id"] for row in rows}:
         require_run(connection, run_id)
-    connection.execute(upsert(rollouts).on_conflict_do_nothing(index_elements=["id"]), list(rows))
+    connection.execute(upsert(rollouts).on_conflict_do_nothing(), list(rows))
     ids = [row["id"] for row in rows]
     stored = {rollout.id: rollout for rollout in select_rollouts(connection, among(rollouts, ids))}
+    for row in rows:
+        if row["id"] not in stored:
+            raise StoreError(
+                f"rollout {row['id']} cannot be enqueued: another has its place, {row['mode']} group {row['group']}, "
+                f"index {row['index']}. A run that an older version began cannot go on: begin a new one"
+            )
     return [stored[id] for id in ids]
 
 
@@ -57,13 +70,13 @@ def lease(
     seconds: float,
     now: float,
     mode: Mode | None,
-    step: int | None,
+    groups: Collection[int] | None,
 ) -> list[tuple[Rollout, Attempt]]:
-    """Starts an attempt of each of the first ``limit`` queued rollouts, of the given mode and step alone where they are
-    given."""
+    """Starts an attempt of each of the first ``limit`` queued rollouts, of the given mode and groups alone where they
+    are given."""
     wanted = [rollouts.c.run_id == run_id, rollouts.c.status == Status.QUEUED.value]
     wanted += [rollouts.c.mode == mode.value] if mode is not None else []
-    wanted += [rollouts.c.step == step] if step is not None else []
+    wanted += [in_groups(groups)] if groups is not None else []
     queued = (
         select(
             rollouts.c.id,

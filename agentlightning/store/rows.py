@@ -25,6 +25,7 @@ from agentlightning.types import (
     External,
     Failure,
     FinishReason,
+    Intent,
     Json,
     KeptIds,
     Message,
@@ -143,12 +144,22 @@ def step_params(step: StepRecord) -> Params:
     return {
         "run_id": step.run_id,
         "step": step.step,
-        "policy_version": step.policy_version,
-        "rollout_ids": dump(step.rollout_ids, f"the rollout ids {what}"),
+        "versions": dump(step.versions, f"the versions {what}"),
         "metrics": dump(step.metrics, f"the metrics {what}"),
         "ledger": dump(step.ledger, f"the ledger {what}"),
         "checkpoint": step.checkpoint,
         "ended_at": step.ended_at,
+    }
+
+
+def intent_params(intent: Intent) -> Params:
+    what = f"of the intent of step {intent.step}"
+    return {
+        "run_id": intent.run_id,
+        "mode": intent.mode.value,
+        "step": intent.step,
+        "groups": dump(intent.groups, f"the groups {what}"),
+        "versions": dump(intent.versions, f"the versions {what}"),
     }
 
 
@@ -161,7 +172,6 @@ def rollout_params(rollout: Rollout, now: float) -> Params:
         "run_id": rollout.run_id,
         "task": dump(rollout.task, f"the task of rollout {rollout.id}"),
         "mode": rollout.mode.value,
-        "step": rollout.step,
         "group": rollout.group,
         "index": rollout.index,
         "seed": rollout.seed,
@@ -283,15 +293,26 @@ def to_run(row: RowMapping) -> RunRecord:
 
 
 def to_step(row: RowMapping) -> StepRecord:
+    """``groups`` is the numbers of its groups with commas between, in any order; NULL where it has none."""
     return StepRecord(
         run_id=row["run_id"],
         step=row["step"],
-        policy_version=row["policy_version"],
-        rollout_ids=tuple(orjson.loads(row["rollout_ids"])),
+        versions=orjson.loads(row["versions"]),
+        groups=tuple(sorted(map(int, row["groups"].split(",")))) if row["groups"] else (),
         metrics=orjson.loads(row["metrics"]),
         ledger=orjson.loads(row["ledger"]),
         checkpoint=row["checkpoint"],
         ended_at=row["ended_at"],
+    )
+
+
+def to_intent(row: RowMapping) -> Intent:
+    return Intent(
+        run_id=row["run_id"],
+        step=row["step"],
+        groups=tuple(orjson.loads(row["groups"])),
+        versions=orjson.loads(row["versions"]),
+        mode=Mode(row["mode"]),
     )
 
 
@@ -301,7 +322,6 @@ def to_rollout(row: RowMapping) -> Rollout:
         run_id=row["run_id"],
         task=orjson.loads(row["task"]),
         mode=Mode(row["mode"]),
-        step=row["step"],
         group=row["group"],
         index=row["index"],
         seed=row["seed"],

@@ -3,16 +3,16 @@ opened."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import orjson
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, Text, cast, delete, func, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agentlightning.errors import StoreError
-from agentlightning.store.rows import Params, to_run, to_step
-from agentlightning.store.schema import resources, runs, steps
-from agentlightning.types import Json, RunRecord, RunStatus, StepRecord
+from agentlightning.store.rows import Params, to_intent, to_run, to_step
+from agentlightning.store.schema import intents, resources, runs, step_groups, steps
+from agentlightning.types import Intent, Json, Mode, RunRecord, RunStatus, StepRecord
 
 
 def create_run(connection: Connection, run: Params) -> None:
@@ -64,16 +64,51 @@ def select_resources(connection: Connection, run_id: str, version: int | None) -
     return orjson.loads(found)
 
 
-def put_step(connection: Connection, step: Params) -> None:
-    require_run(connection, step["run_id"])
+def put_step(connection: Connection, step: Params, groups: Sequence[int]) -> None:
+    """``groups`` are the step's. A later step that shares one of them is of a life of the run before its resume, and is
+    forgotten."""
+    run_id, number = step["run_id"], step["step"]
+    require_run(connection, run_id)
+    shared = (step_groups.c.run_id == run_id) & step_groups.c.group.in_(list(groups)) & (step_groups.c.step != number)
+    of_others = connection.execute(
+        select(step_groups.c.step, func.min(step_groups.c.group))
+        .where(shared)
+        .group_by(step_groups.c.step)
+        .order_by(step_groups.c.step)
+    ).all()
+    if of_others and of_others[0][0] < number:
+        other, group = of_others[0]
+        raise StoreError(f"step {number} of run {run_id} cannot have group {group}, which is in step {other}")
+    replaced = [number, *(other for other, _ in of_others)]
+    connection.execute(delete(step_groups).where(step_groups.c.run_id == run_id, step_groups.c.step.in_(replaced)))
+    connection.execute(delete(steps).where(steps.c.run_id == run_id, steps.c.step.in_(replaced[1:])))
     put = upsert(steps)
     connection.execute(
         put.on_conflict_do_update(index_elements=["run_id", "step"], set_={k: put.excluded[k] for k in step}), step
     )
+    if groups:
+        connection.execute(
+            insert(step_groups), [{"run_id": run_id, "group": group, "step": number} for group in groups]
+        )
 
 
 def select_steps(connection: Connection, run_id: str) -> list[StepRecord]:
-    return [
-        to_step(row)
-        for row in connection.execute(select(steps).where(steps.c.run_id == run_id).order_by(steps.c.step)).mappings()
-    ]
+    of_step = (step_groups.c.run_id == steps.c.run_id) & (step_groups.c.step == steps.c.step)
+    groups = select(func.aggregate_strings(cast(step_groups.c.group, Text), ",")).where(of_step).scalar_subquery()
+    wanted = select(steps, groups.label("groups")).where(steps.c.run_id == run_id).order_by(steps.c.step)
+    return [to_step(row) for row in connection.execute(wanted).mappings()]
+
+
+def put_intent(connection: Connection, intent: Params) -> None:
+    require_run(connection, intent["run_id"])
+    put = upsert(intents)
+    keys = ["run_id", "mode", "step"]
+    connection.execute(
+        put.on_conflict_do_update(index_elements=keys, set_={k: put.excluded[k] for k in intent}), intent
+    )
+
+
+def select_intents(connection: Connection, run_id: str, after_step: int, mode: Mode | None) -> list[Intent]:
+    wanted = select(intents).where(intents.c.run_id == run_id, intents.c.step > after_step)
+    wanted = wanted if mode is None else wanted.where(intents.c.mode == mode.value)
+    return [to_intent(row) for row in connection.execute(wanted.order_by(intents.c.step, intents.c.mode)).mappings()]

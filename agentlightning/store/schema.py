@@ -24,7 +24,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0001"
+REVISION = "0002"
 
 APPLICATION_ID = 0x41474C31
 """SQLite's mark in the file header that says whose database it is: "AGL1"."""
@@ -64,12 +64,34 @@ steps = Table(
     metadata,
     Column("run_id", Text, ForeignKey("runs.id"), primary_key=True),
     Column("step", Integer, primary_key=True),
-    Column("policy_version", Integer, nullable=False),
-    Column("rollout_ids", Text, nullable=False),
+    # The policies' versions after the step, by name, as JSON.
+    Column("versions", Text, nullable=False),
     Column("metrics", Text, nullable=False),
     Column("ledger", Text, nullable=False),
     Column("checkpoint", Text),
     Column("ended_at", Float, nullable=False),
+)
+
+# The training groups of each step: the rule that a group is in one step alone is the database's own.
+step_groups = Table(
+    "step_groups",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("group", Integer, primary_key=True),
+    Column("step", Integer, nullable=False),
+    ForeignKeyConstraint(["run_id", "step"], ["steps.run_id", "steps.step"]),
+    Index("step_groups_by_step", "run_id", "step"),
+)
+
+intents = Table(
+    "intents",
+    metadata,
+    Column("run_id", Text, ForeignKey("runs.id"), primary_key=True),
+    Column("mode", Text, primary_key=True),
+    Column("step", Integer, primary_key=True),
+    # A JSON list of numbers, and versions by policy as JSON.
+    Column("groups", Text, nullable=False),
+    Column("versions", Text, nullable=False),
 )
 
 rollouts = Table(
@@ -80,8 +102,7 @@ rollouts = Table(
     Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
     Column("task", Text, nullable=False),
     Column("mode", Text, nullable=False),
-    Column("step", Integer, nullable=False),
-    Column("group", Text, nullable=False),
+    Column("group", Integer, nullable=False),
     Column("index", Integer, nullable=False),
     Column("seed", BigInteger, nullable=False),
     Column("resources_version", Integer, nullable=False),
@@ -93,7 +114,7 @@ rollouts = Table(
     Column("started_at", Float),
     Column("ended_at", Float),
     Index("rollouts_by_status", "run_id", "status", "seq"),
-    Index("rollouts_by_step", "run_id", "step", "seq"),
+    UniqueConstraint("run_id", "mode", "group", "index"),
 )
 
 attempts = Table(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -27,6 +27,7 @@ from agentlightning.store.rows import (
     call_params,
     dump,
     failed_params,
+    intent_params,
     marked_json,
     node_params,
     printable,
@@ -46,6 +47,7 @@ from agentlightning.types import (
     Call,
     CallStatus,
     Failure,
+    Intent,
     Json,
     Mode,
     Node,
@@ -127,11 +129,18 @@ class SqliteStore:
         return await self._read(lambda c: runs.select_resources(c, run_id, version))
 
     async def put_step(self, step: StepRecord) -> None:
-        row = step_params(step)
-        await self._write(lambda c: runs.put_step(c, row))
+        row, groups = step_params(step), tuple(step.groups)
+        await self._write(lambda c: runs.put_step(c, row, groups))
 
     async def steps(self, run_id: str) -> list[StepRecord]:
         return await self._read(lambda c: runs.select_steps(c, run_id))
+
+    async def put_intent(self, intent: Intent) -> None:
+        row = intent_params(intent)
+        await self._write(lambda c: runs.put_intent(c, row))
+
+    async def intents(self, run_id: str, *, after_step: int = -1, mode: Mode | None = None) -> list[Intent]:
+        return await self._read(lambda c: runs.select_intents(c, run_id, after_step, mode))
 
     # ------------------------------------------------------------------ rollouts and attempts
     async def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -143,10 +152,16 @@ class SqliteStore:
         return next(iter(await self._read(lambda c: leases.select_rollouts(c, rollout_table.c.id == rollout_id))), None)
 
     async def rollouts(
-        self, run_id: str, *, step: int | None = None, mode: Mode | None = None, status: Status | None = None
+        self,
+        run_id: str,
+        *,
+        mode: Mode | None = None,
+        groups: Collection[int] | None = None,
+        status: Status | None = None,
     ) -> list[Rollout]:
-        wanted = {"run_id": run_id, "step": step, "mode": mode, "status": status}
+        wanted = {"run_id": run_id, "mode": mode, "status": status}
         where = [rollout_table.c[name] == value for name, value in wanted.items() if value is not None]
+        where += [leases.in_groups(groups)] if groups is not None else []
         return await self._read(lambda c: leases.select_rollouts(c, *where))
 
     async def lease(
@@ -157,9 +172,11 @@ class SqliteStore:
         limit: int,
         seconds: float,
         mode: Mode | None = None,
-        step: int | None = None,
+        groups: Collection[int] | None = None,
     ) -> list[tuple[Rollout, Attempt]]:
-        return await self._write(lambda c: leases.lease(c, run_id, runner_id, limit, seconds, time.time(), mode, step))
+        return await self._write(
+            lambda c: leases.lease(c, run_id, runner_id, limit, seconds, time.time(), mode, groups)
+        )
 
     async def renew(self, attempt_id: str, *, seconds: float) -> bool:
         return await self._write(lambda c: leases.renew(c, attempt_id, time.time() + seconds))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -18,10 +19,11 @@ from rich.console import Group, RenderableType
 from agentlightning.credit.step import TASK
 from agentlightning.records.ledger import Ledger, count_outcomes, describe_external, outcome, total
 from agentlightning.records.result import Evaluation, evaluate_recorded
+from agentlightning.records.steps import StepsOfGroups
 from agentlightning.store.base import Store
 from agentlightning.store.run_lock import DEAD, Standing, standing_of
 from agentlightning.text import duration, number, plural, short_path, small
-from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
+from agentlightning.types import Intent, Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
 from agentlightning.views.live.state import counts, score
 from agentlightning.views.screen import Column, Labelled, Listing, Text
 
@@ -39,7 +41,7 @@ SHOWN_DEAD = 3
 """Dead runs, the newest, whose command the list of runs shows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunView:
     """A run with what belongs to it. ``rollouts`` is empty where only the steps were asked for."""
 
@@ -48,6 +50,15 @@ class RunView:
     rollouts: Sequence[Rollout] = ()
     standing: Standing | None = None
     """None where it was not asked for."""
+    intents: Sequence[Intent] = ()
+
+    def step_of(self, rollout: Rollout) -> int:
+        """The step that a rollout belongs to: see StepsOfGroups."""
+        return self._steps_of_groups.step_of(rollout)
+
+    @cached_property
+    def _steps_of_groups(self) -> StepsOfGroups:
+        return StepsOfGroups.of(self.steps, self.intents)
 
     @property
     def status(self) -> str:
@@ -70,7 +81,7 @@ class RunView:
         by_step: dict[int, list[Rollout]] = {}
         for rollout in self.rollouts:
             if rollout.mode is Mode.VAL:
-                by_step.setdefault(rollout.step, []).append(rollout)
+                by_step.setdefault(self.step_of(rollout), []).append(rollout)
         found = (evaluate_recorded(step, rollouts) for step, rollouts in sorted(by_step.items()))
         return [evaluation for evaluation in found if evaluation is not None]
 
@@ -89,14 +100,16 @@ async def read_runs(store: Store, place: Path) -> list[RunView]:
     for record in await store.runs():
         evaluation = record.config.get("mode") == Mode.VAL
         rollouts = await store.rollouts(record.id, mode=Mode.VAL) if evaluation else ()
-        views.append(RunView(record, await store.steps(record.id), rollouts, standing_of(record, place)))
+        intents = await store.intents(record.id, mode=Mode.VAL) if evaluation else ()
+        views.append(RunView(record, await store.steps(record.id), rollouts, standing_of(record, place), intents))
     return views
 
 
 async def read_run(store: Store, record: RunRecord, place: Path | None = None) -> RunView:
     """One run. Without a ``place``, the output folder that was named, nothing is said of whether it lives."""
     standing = standing_of(record, place) if place is not None else None
-    return RunView(record, await store.steps(record.id), await store.rollouts(record.id), standing)
+    steps, intents = await store.steps(record.id), await store.intents(record.id)
+    return RunView(record, steps, await store.rollouts(record.id), standing, intents)
 
 
 # --------------------------------------------------------------------------- runs
@@ -170,6 +183,10 @@ def render_runs(runs: Sequence[RunView], now: float | None = None) -> Renderable
 
 def run_json(run: RunView) -> dict[str, Json]:
     """Everything about a run but its rollouts' traces."""
+    ids: dict[int, list[str]] = {}
+    for rollout in run.rollouts:
+        if rollout.mode is Mode.TRAIN:
+            ids.setdefault(run.step_of(rollout), []).append(rollout.id)
     return {
         **_run_line(run),
         "config": dict(run.record.config),
@@ -179,11 +196,12 @@ def run_json(run: RunView) -> dict[str, Json]:
         "history": [
             {
                 "step": step.step,
-                "policy_version": step.policy_version,
+                "versions": dict(step.versions),
+                "groups": list(step.groups),
                 "metrics": dict(step.metrics),
                 "ledger": dict(step.ledger),
                 "checkpoint": step.checkpoint,
-                "rollout_ids": list(step.rollout_ids),
+                "rollout_ids": ids.get(step.step, []),
                 "ended_at": step.ended_at,
             }
             for step in run.steps
@@ -330,12 +348,12 @@ def rollout_line(run: RunView, rollout: Rollout) -> dict[str, Json]:
     return {
         "id": rollout.id,
         "mode": str(rollout.mode),
-        "step": rollout.step,
+        "step": run.step_of(rollout),
         "group": rollout.group,
         "index": rollout.index,
         "status": str(rollout.status),
         "reward": rollout.reward,
-        "advantage": advantage_of(run.steps, rollout),
+        "advantage": advantage_of(run, rollout),
         "failure": None
         if failure is None
         else {"reason": str(failure.reason), "message": failure.message, "traceback": failure.traceback},
@@ -359,7 +377,7 @@ def render_rollouts(run: RunView, rollouts: Iterable[Rollout]) -> RenderableType
     )
     rows: list[list[str | Text]] = []
     for rollout in rollouts:
-        advantage = advantage_of(run.steps, rollout)
+        advantage = advantage_of(run, rollout)
         took = (
             ""
             if rollout.ended_at is None or rollout.started_at is None
@@ -378,18 +396,19 @@ def render_rollouts(run: RunView, rollouts: Iterable[Rollout]) -> RenderableType
     return Listing(columns, rows)
 
 
-def advantage_of(steps: Iterable[StepRecord], rollout: Rollout) -> float | None:
+def advantage_of(run: RunView, rollout: Rollout) -> float | None:
     """What the step recorded as the rollout's advantage."""
     if rollout.mode is not Mode.TRAIN:
         return None
-    step = next((step for step in steps if step.step == rollout.step), None)
+    number = run.step_of(rollout)
+    step = next((step for step in run.steps if step.step == number), None)
     return (
         cast("Mapping[str, float]", step.metrics.get("advantages") or {}).get(rollout.id) if step is not None else None
     )
 
 
 def short_rollout(rollout: Rollout) -> str:
-    """A rollout's id without its run's: ``train3-0-1``."""
+    """A rollout's id without its run's: ``train-3-1``."""
     return rollout.id.removeprefix(f"{rollout.run_id}-")
 
 

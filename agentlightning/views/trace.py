@@ -117,7 +117,7 @@ def _credits(view: ShownRollout, trace: AttemptTrace) -> Mapping[int, Credit]:
     """By node id, for sampled nodes of rollouts that were asked for in training."""
     rollout = view.rollout
     trained = trace.attempt.id == rollout.attempt_id
-    advantage = advantage_of(view.run.steps, rollout) if trained else None
+    advantage = advantage_of(view.run, rollout) if trained else None
     setting = view.run.setting("config", "trained_agents")
     credit = credit_attempt(trace, advantage, trained_agents=setting if isinstance(setting, str) else None)
     found: dict[int, Credit] = {}
@@ -138,7 +138,7 @@ def _why_rollout(view: ShownRollout, last_attempt: bool) -> str:
     if not last_attempt and rollout.attempt_id is not None:
         return "retried"
     if rollout.status is Status.SUCCEEDED:
-        done = any(step.step == rollout.step for step in view.run.steps)
+        done = any(rollout.group in step.groups for step in view.run.steps)
         return "nothing in its group to compare it with" if done else "its step is not done"
     return f"{rollout.status}: {rollout.failure.reason}" if rollout.failure else str(rollout.status)
 
@@ -408,11 +408,11 @@ def _head(view: ShownRollout, rewards: Sequence[Reward]) -> RenderableType:
         (rollout.id, "bold"),
         "  ",
         (str(rollout.status), STATUS_STYLE.get(str(rollout.status), "")),
-        f"  {rollout.mode} step {rollout.step}, group {rollout.group}",
+        f"  {rollout.mode} step {view.run.step_of(rollout)}, group {rollout.group}",
     )
     if rollout.reward is not None:
         head.append(f"  reward {number(rollout.reward)}", style="bold magenta")
-    advantage = advantage_of(view.run.steps, rollout)
+    advantage = advantage_of(view.run, rollout)
     if advantage is not None:
         head.append(f"  advantage {advantage:+.3f}", style="magenta")
     lines = [head, Text.assemble(("task  ", "dim"), printable(str(rollout.task)))]

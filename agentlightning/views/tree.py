@@ -516,7 +516,7 @@ def _head(
     rollout, attempt = view.rollout, trace.attempt
     cells = int((width - 2 * MARGIN) / (CELL * FONT))
     tokens = sum(len(node.token_ids) for node in trace.nodes if node.sampled)
-    advantage = advantage_of(view.run.steps, rollout)
+    advantage = advantage_of(view.run, rollout)
     facts = [
         f"attempt {attempt.number} of {len(view.attempts)}: {attempt.status}",
         calls_text(trace),
@@ -524,7 +524,7 @@ def _head(
     ]
     facts += [f"advantage {advantage:+.3f}"] if advantage is not None else []
     lines = [
-        (f"run {view.run.record.id}   {rollout.mode} step {rollout.step}, group {rollout.group}", FAINT),
+        (f"run {view.run.record.id}   {rollout.mode} step {view.run.step_of(rollout)}, group {rollout.group}", FAINT),
         ("   ".join(facts), INK),
         (f"task {one_line(str(rollout.task))}", FAINT),
     ]

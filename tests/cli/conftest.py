@@ -25,6 +25,7 @@ from agentlightning.types import (
     CallStatus,
     Failure,
     FinishReason,
+    Intent,
     Message,
     Mode,
     Node,
@@ -134,10 +135,10 @@ async def _write_run(folder: Path, model: Path) -> Path:
     await store.create_run(RunRecord(RUN_ID, "calc", str(own), RunStatus.RUNNING, description, 1_767_268_800.0))
     await store.put_resources(RUN_ID, {})
     for step in (1, 2):
-        ids = [f"{RUN_ID}-train{step}-0-{i}" for i in range(3)]
+        ids = [f"{RUN_ID}-train-{step - 1}-{i}" for i in range(3)]
         await store.enqueue(
             [
-                Rollout(id_, RUN_ID, {"question": "3 + 4", "answer": "7"}, Mode.TRAIN, step, f"train{step}-0", i, i, 1)
+                Rollout(id_, RUN_ID, {"question": "3 + 4", "answer": "7"}, Mode.TRAIN, step - 1, i, i, 1)
                 for i, id_ in enumerate(ids)
             ]
         )
@@ -152,12 +153,10 @@ async def _write_run(folder: Path, model: Path) -> Path:
             1, 2e-6, 1e-12, {"sampling": 2.0, "training": 1.0},
         )  # fmt: skip
         await store.put_step(
-            StepRecord(RUN_ID, step, step, tuple(ids), metrics, ledger.to_json(), ended_at=1_767_268_900.0)
+            StepRecord(RUN_ID, step, {"main": step}, (step - 1,), metrics, ledger.to_json(), ended_at=1_767_268_900.0)
         )
-    val = [
-        Rollout(f"{RUN_ID}-val0-{i}-0", RUN_ID, {"question": str(i)}, Mode.VAL, 0, f"val0-{i}", 0, i, 1)
-        for i in range(4)
-    ]
+    val = [Rollout(f"{RUN_ID}-val-{i}-0", RUN_ID, {"question": str(i)}, Mode.VAL, i, 0, i, 1) for i in range(4)]
+    await store.put_intent(Intent(RUN_ID, 0, tuple(range(4)), {"main": 0}, Mode.VAL))
     await store.enqueue(val)
     for i, (_, attempt) in enumerate(await store.lease(RUN_ID, "r", limit=4, seconds=60)):
         await store.finish(attempt.id, AttemptResult(Status.SUCCEEDED, float(i == 0)))

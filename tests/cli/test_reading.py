@@ -93,7 +93,7 @@ def test_a_run_says_which_agents_it_trains() -> None:
 
 def test_a_steps_rollouts_are_listed_with_reward_advantage_and_failure(recorded: Path) -> None:
     shown = invoke("show", "calc", "--step", "1", "--output-dir", recorded).stdout
-    assert "train1-0-0" in shown and "+0.707" in shown and "ValueError: no number" in shown
+    assert "train-0-0" in shown and "+0.707" in shown and "ValueError: no number" in shown
     assert [line["advantage"] for line in as_json("show", "calc", "--step", "1", "--output-dir", recorded)] == [
         0.707,
         -0.707,
@@ -106,7 +106,7 @@ def test_a_steps_rollouts_are_listed_with_reward_advantage_and_failure(recorded:
 
 
 def test_a_trace_tree_tells_sampled_from_given_with_weights_and_rewards_beside(recorded: Path) -> None:
-    shown = invoke("show", "calc", "train1-0-0", "--output-dir", recorded).stdout
+    shown = invoke("show", "calc", "train-0-0", "--output-dir", recorded).stdout
     lines = [line.strip("│├└─ ") for line in shown.splitlines()]
     for wanted in (
         "given    902 tokens", "sampled  17 tokens  weight +0.707", "<calc>3+4</calc><|im_end|>",
@@ -124,34 +124,34 @@ def test_a_trace_tree_tells_sampled_from_given_with_weights_and_rewards_beside(r
 
 
 def test_long_given_texts_are_shortened_unless_asked_for_whole(recorded: Path) -> None:
-    assert "characters ...]" in invoke("show", "calc", "train1-0-0", "--output-dir", recorded).stdout
-    whole = invoke("show", "calc", "train1-0-0", "--full", "--output-dir", recorded).stdout
+    assert "characters ...]" in invoke("show", "calc", "train-0-0", "--output-dir", recorded).stdout
+    whole = invoke("show", "calc", "train-0-0", "--full", "--output-dir", recorded).stdout
     assert "characters ...]" not in whole and whole.count("You are a calculator.") == 40
     assert shorten("x" * 1000, 10) == "xxxxx [... 990 characters ...] xxxxx"
 
 
 def test_sampled_text_cannot_reach_the_terminals_controls(recorded: Path) -> None:
-    shown = invoke("show", "calc", "train1-0-0", "--output-dir", recorded).stdout
+    shown = invoke("show", "calc", "train-0-0", "--output-dir", recorded).stdout
     assert "\x1b" not in shown and "\x07" not in shown
     assert r"\x1b[31mseven\x07" in shown
 
 
 def test_sampled_tokens_have_a_colour_of_their_own(recorded: Path) -> None:
-    text = in_terminal([*AGL, "show", "calc", "train1-0-1", "--output-dir", str(recorded)], columns=120).text
+    text = in_terminal([*AGL, "show", "calc", "train-0-1", "--output-dir", str(recorded)], columns=120).text
     assert "\x1b[32m8<|im_end|>" in text, "sampled is green"
     assert "\x1b[2m3 + 4?" in text, "given is dim"
     assert "\x1b[35m  weight -0.707" in text
 
 
 def test_every_attempt_of_a_retried_rollout_is_shown_and_none_of_its_tokens_counts_as_trained(recorded: Path) -> None:
-    shown = invoke("show", "calc", "train1-0-2", "--output-dir", recorded).stdout
+    shown = invoke("show", "calc", "train-0-2", "--output-dir", recorded).stdout
     assert "attempt 1 failed" in shown and "attempt 2 failed" in shown and "masked: retried" in shown
     assert "passed its deadline of 5 s" in shown and "agent.py:3" in shown
     assert "weight" not in shown
 
 
 def test_a_rollout_as_json_has_every_token_with_logprob_and_weight(recorded: Path) -> None:
-    rollout = as_json("show", "calc", f"{RUN_ID}-train1-0-0", "--output-dir", recorded)
+    rollout = as_json("show", "calc", f"{RUN_ID}-train-0-0", "--output-dir", recorded)
     (attempt,) = rollout["attempts"]
     nodes = {node["id"]: node for node in attempt["nodes"]}
     assert len(nodes) == 9 and len(attempt["calls"]) == 5
@@ -170,16 +170,16 @@ def test_without_the_models_tokenizer_ids_are_shown(recorded: Path, tmp_path: Pa
 
     with sqlite3.connect(copy / "record.db") as db:
         db.execute("update runs set config = replace(cast(config as text), '/model', '/gone')")
-    shown = invoke("show", copy / RUN_ID, "train1-0-1").stdout
+    shown = invoke("show", copy / RUN_ID, "train-0-1").stdout
     assert "token ids are shown" in shown and "<|im_end|>" not in shown
 
 
 def test_an_unknown_rollout_is_answered_with_near_ones(recorded: Path) -> None:
-    message = invoke("show", "calc", "train1-0-9", "--output-dir", recorded, code=2).stderr
-    assert "no rollout 'train1-0-9'; e.g. train1-0-" in message
+    message = invoke("show", "calc", "train-0-9", "--output-dir", recorded, code=2).stderr
+    assert "no rollout 'train-0-9'; e.g. train-0-" in message
     assert (
         "leave one of them out"
-        in invoke("show", "calc", "train1-0-0", "--step", "1", "--output-dir", recorded, code=2).stderr
+        in invoke("show", "calc", "train-0-0", "--step", "1", "--output-dir", recorded, code=2).stderr
     )
 
 

@@ -101,8 +101,8 @@ def reading() -> list[tuple[tuple[str, ...], int]]:
         (("show", "latest", *out), 0),
         (("show", "latest", *out, "--json"), 0),
         (("show", "latest", "--step", "0", *out), 0),
-        (("show", "latest", "val0-0-0", *out), 0),
-        (("show", "latest", "val0-1-0", *out, "--json"), 0),
+        (("show", "latest", "val-0-0", *out), 0),
+        (("show", "latest", "val-1-0", *out, "--json"), 0),
         (("show", NAME, *out), 2),
         (("trace", "latest", *out), 0),
         (("trace", "latest", *out, "--json"), 0),
@@ -151,7 +151,7 @@ def test_every_command_shows_odd_texts_in_every_encoding(encoding: str, folder: 
 def test_markup_in_a_text_is_text_on_a_terminal_too(recorded: Path, tmp_path: Path) -> None:
     shown = in_terminal([*AGL, "runs", "--output-dir", str(tmp_path / "[red]x[/red]")], columns=200)
     assert "[red]x[/red]: `agl train` begins one" in shown.lines[0]
-    shown = in_terminal([*AGL, "show", "calc", "train1-0-0", "--output-dir", str(recorded)], encoding="latin-1")
+    shown = in_terminal([*AGL, "show", "calc", "train-0-0", "--output-dir", str(recorded)], encoding="latin-1")
     assert shown.code == 0 and r"\x1b[31mseven\x07" in shown.text
 
 
@@ -161,7 +161,7 @@ def test_markup_in_a_text_is_text_on_a_terminal_too(recorded: Path, tmp_path: Pa
         ("runs",),
         ("runs", "--json"),
         ("show", "calc"),
-        ("show", "calc", "train1-0-0", "--json"),
+        ("show", "calc", "train-0-0", "--json"),
         ("config", "--reference"),
         ("--help",),
     ],
@@ -239,7 +239,8 @@ def long_names(tmp_path_factory: pytest.TempPathFactory, recorded: Path) -> Path
             ("steps", "run_id"),
             ("resources", "run_id"),
             ("rollouts", "id"),
-            ("steps", "rollout_ids"),
+            ("step_groups", "run_id"),
+            ("intents", "run_id"),
             ("steps", "metrics"),
             ("attempts", "rollout_id"),
             ("rewards", "rollout_id"),
@@ -276,8 +277,8 @@ def test_a_number_is_whole_also_where_the_table_does_not_fit(columns: int) -> No
         200: ["tok/s", "checkpoint"]}),
         (("show", "latest", "--step", "1"), {60: ["rollout", "outcome", "reward", "advantage"], 80: ["failure"],
         200: ["failure"]}),
-        (("show", "latest", "train1-0-0"), {}),
-        (("trace", "latest", "train1-0-0"), {}),
+        (("show", "latest", "train-0-0"), {}),
+        (("trace", "latest", "train-0-0"), {}),
     ],
 )  # fmt: skip
 def test_tables_fit_the_terminal(

@@ -150,7 +150,7 @@ async def play(house: House) -> Visit:
     final = Reward(rollout.id, visit.attempt.id, 1.0, source="return")
     await store.finish(visit.attempt.id, AttemptResult(Status.SUCCEEDED, 1.0, rewards=(final,)))
     metrics = {"step": 0, "advantages": {rollout.id: 0.75}}
-    await store.put_step(StepRecord("run", 0, 1, (rollout.id,), metrics, Ledger().to_json()))
+    await store.put_step(StepRecord("run", 0, {"main": 1}, (rollout.group,), metrics, Ledger().to_json()))
     return visit
 
 
@@ -166,7 +166,7 @@ def made_up(
     nodes: list[Node], calls: list[Call] | None = None, rewards: list[Reward] | None = None, task: Any = "a task"
 ) -> ShownRollout:
     """A rollout whose only attempt has these nodes."""
-    rollout = Rollout("r-train1-0-0", "r", task, Mode.TRAIN, 1, "train1-0", 0, 0, 1, Status.SUCCEEDED, "a", 1.0)
+    rollout = Rollout("r-train-0-0", "r", task, Mode.TRAIN, 0, 0, 0, 1, Status.SUCCEEDED, "a", 1.0)
     record = RunRecord("r", "r", "/runs/r", RunStatus.FINISHED, {}, 0.0)
     attempt = Attempt("a", rollout.id, 1, "x", Status.SUCCEEDED, 0.0, 0.0, 1.0)
     return ShownRollout(
@@ -260,7 +260,7 @@ def test_a_sample_without_tokens_still_shows_how_it_ended_and_its_reward() -> No
     empty = replace(
         call("a", 0, "root", 0, [0]), samples=(SampleRecord(0, FinishReason.CANCELLED, Message("assistant")),)
     )
-    view = made_up([node(0, None, False)], [empty], [Reward("r-train1-0-0", "a", 0.5, "step", call_id=empty.id)])
+    view = made_up([node(0, None, False)], [empty], [Reward("r-train-0-0", "a", 0.5, "step", call_id=empty.id)])
     out = io.StringIO()
     Console(file=out, width=200, color_system=None).print(render_tree(view, attempt_of(view)))
     assert "call 0  cancelled  reward step 0.500" in out.getvalue()
@@ -301,7 +301,7 @@ async def test_every_node_is_one_line_however_narrow_the_terminal(build: Build) 
 
 
 def test_the_command_shows_the_tree_of_the_attempt_that_counts(recorded: Path) -> None:
-    shown = invoke("trace", "calc", "train1-0-0", "--output-dir", recorded).stdout
+    shown = invoke("trace", "calc", "train-0-0", "--output-dir", recorded).stdout
     lines = node_lines(shown)
     assert len(lines) == 9
     assert lines[1].startswith(
@@ -310,27 +310,27 @@ def test_the_command_shows_the_tree_of_the_attempt_that_counts(recorded: Path) -
     assert lines[7].startswith("given      21 tokens  call 3  new  abandoned  A second") and lines[8].endswith(
         "call 3  abandoned  stop  masked: abandoned  hm"
     )
-    assert "attempt 2 failed" in invoke("trace", "calc", "train1-0-2", "--output-dir", recorded).stdout
-    first = invoke("trace", "calc", "train1-0-2", "--attempt", "1", "--output-dir", recorded).stdout
+    assert "attempt 2 failed" in invoke("trace", "calc", "train-0-2", "--output-dir", recorded).stdout
+    first = invoke("trace", "calc", "train-0-2", "--attempt", "1", "--output-dir", recorded).stdout
     assert "attempt 1 failed" in first and "masked: retried" in first and "passed its deadline of 5 s" in first
 
 
 def test_sampled_and_given_lines_have_colours_of_their_own(recorded: Path) -> None:
-    text = in_terminal([*AGL, "trace", "calc", "train1-0-1", "--output-dir", str(recorded)], columns=160).text
+    text = in_terminal([*AGL, "trace", "calc", "train-0-1", "--output-dir", str(recorded)], columns=160).text
     assert "\x1b[1;32msampled\x1b[0m" in text and "\x1b[32m  8<|im_end|>" in text
     assert "\x1b[2mgiven  " in text and "\x1b[35m  weight -0.707" in text
 
 
 def test_no_control_character_of_a_text_reaches_the_terminal_or_the_picture(recorded: Path, tmp_path: Path) -> None:
-    shown = invoke("trace", "calc", "train1-0-0", "--output-dir", recorded).stdout
+    shown = invoke("trace", "calc", "train-0-0", "--output-dir", recorded).stdout
     assert "\x1b" not in shown and "\x07" not in shown and r"\x1b[31mseven\x07" in shown
-    invoke("trace", "calc", "train1-0-0", "--out", tmp_path / "t.svg", "--output-dir", recorded)
+    invoke("trace", "calc", "train-0-0", "--out", tmp_path / "t.svg", "--output-dir", recorded)
     assert r"\x1b[31mseven\x07" in (tmp_path / "t.svg").read_text()
 
 
 def test_json_has_a_line_for_each_node_and_agrees_with_the_whole_record(recorded: Path) -> None:
-    tree = json.loads(invoke("trace", "calc", "train1-0-0", "--json", "--output-dir", recorded).stdout)
-    whole = json.loads(invoke("show", "calc", "train1-0-0", "--json", "--output-dir", recorded).stdout)
+    tree = json.loads(invoke("trace", "calc", "train-0-0", "--json", "--output-dir", recorded).stdout)
+    whole = json.loads(invoke("show", "calc", "train-0-0", "--json", "--output-dir", recorded).stdout)
     (attempt,) = whole["attempts"]
     assert (tree["run"], tree["attempt"]["number"], tree["reward"], tree["picture"]) == (RUN_ID, 1, 1.0, None)
     assert [(n["id"], n["parent"], n["tokens"], n["text"]) for n in tree["nodes"]] == [
@@ -351,27 +351,27 @@ def test_what_cannot_be_shown_is_refused_in_one_line(recorded: Path, tmp_path: P
         assert len(text.splitlines()) == 1
         return text
 
-    assert "has no attempt 3; it has attempts 1 to 2" in refused("train1-0-2", "--attempt", "3")
-    assert "has no attempt 2; it has one attempt, 1" in refused("train1-0-0", "--attempt", "2")
-    assert "no rollout 'train1-0-9'" in refused("train1-0-9")
-    assert "tree.pdf: a picture is written as .svg or .png" in refused("train1-0-0", "--out", "tree.pdf")
+    assert "has no attempt 3; it has attempts 1 to 2" in refused("train-0-2", "--attempt", "3")
+    assert "has no attempt 2; it has one attempt, 1" in refused("train-0-0", "--attempt", "2")
+    assert "no rollout 'train-0-9'" in refused("train-0-9")
+    assert "tree.pdf: a picture is written as .svg or .png" in refused("train-0-0", "--out", "tree.pdf")
     (tmp_path / "file").write_text("")
     for below in ("tree.svg", "deep/tree.svg"):
-        said = refused("train1-0-0", "--out", tmp_path / "file" / below)
+        said = refused("train-0-0", "--out", tmp_path / "file" / below)
         assert (
             said
             == f"agl: {tmp_path / 'file' / below} cannot be written: {tmp_path / 'file'} is a file, not a folder; name "
             "another file\n"
         )
     (tmp_path / "tree.svg").mkdir()
-    assert "tree.svg cannot be written: Is a directory" in refused("train1-0-0", "--out", tmp_path / "tree.svg")
+    assert "tree.svg cannot be written: Is a directory" in refused("train-0-0", "--out", tmp_path / "tree.svg")
 
 
 @pytest.mark.parametrize("named", [(), ("calc",)])
 def test_without_a_rollout_it_is_the_one_that_ended_last(recorded: Path, named: tuple[str, ...]) -> None:
     run = json.loads(invoke("show", "calc", "--step", "0", "--json", "--output-dir", recorded).stdout)
     last = max(run, key=lambda rollout: rollout["ended_at"])["id"]
-    assert last == f"{RUN_ID}-val0-3-0"
+    assert last == f"{RUN_ID}-val-3-0"
     assert json.loads(invoke("trace", *named, "--json", "--output-dir", recorded).stdout)["id"] == last
     assert last in invoke("trace", *named, "--output-dir", recorded).stdout
 
@@ -384,7 +384,12 @@ def test_marked_agents_are_named_and_the_samples_of_others_are_shown_as_masked()
     view = made_up(chain(4), calls)
     trace = replace(view.attempts[0], attempt=replace(view.attempts[0].attempt, marked=("critic",)))
     step = StepRecord(
-        "r", 1, 1, (view.rollout.id,), {"step": 1, "advantages": {view.rollout.id: 0.5}}, Ledger().to_json()
+        "r",
+        1,
+        {"main": 1},
+        (view.rollout.group,),
+        {"step": 1, "advantages": {view.rollout.id: 0.5}},
+        Ledger().to_json(),
     )
     view = replace(view, run=replace(view.run, steps=(step,)), attempts=[trace])
     out = io.StringIO()
@@ -402,7 +407,7 @@ def test_marked_agents_are_named_and_the_samples_of_others_are_shown_as_masked()
 
 def test_while_no_rollout_has_ended_it_is_the_one_that_was_started_last() -> None:
     def one(number: int, **more: Any) -> Rollout:
-        return Rollout(f"r-{number}", "r", {}, Mode.TRAIN, 1, "g", number, 0, 1, **more)
+        return Rollout(f"r-{number}", "r", {}, Mode.TRAIN, 0, number, 0, 1, **more)
 
     record = RunRecord("r", "r", "/runs/r", RunStatus.RUNNING, {}, 0.0)
     started = [one(0, attempt_id="a", started_at=2.0), one(1, attempt_id="b", started_at=3.0), one(2)]
@@ -417,10 +422,10 @@ def test_while_no_rollout_has_ended_it_is_the_one_that_was_started_last() -> Non
 async def test_a_rollout_that_never_ran_has_no_tree(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'record.db'}")
     await store.create_run(RunRecord("run", "run", str(tmp_path / "run"), RunStatus.RUNNING, {}, 0.0))
-    await store.enqueue([Rollout("run-train1-0-0", "run", {}, Mode.TRAIN, 1, "train1-0", 0, 0, 1)])
+    await store.enqueue([Rollout("run-train-0-0", "run", {}, Mode.TRAIN, 0, 0, 0, 1)])
     await store.close()
-    refused = await asyncio.to_thread(invoke, "trace", "run", "train1-0-0", "--output-dir", tmp_path, code=2)
-    assert "rollout run-train1-0-0 is queued: it has no attempt" in refused.stderr
+    refused = await asyncio.to_thread(invoke, "trace", "run", "train-0-0", "--output-dir", tmp_path, code=2)
+    assert "rollout run-train-0-0 is queued: it has no attempt" in refused.stderr
 
 
 # --------------------------------------------------------------------------- the picture
@@ -443,7 +448,7 @@ async def test_the_picture_says_what_the_lines_say(build: Build) -> None:
     said = svg_texts(svg)
     assert said == texts(picture)
     for wanted in (
-        "rollout train0-0-1: succeeded", "run run   train step 0, group 0", "attempt 1 of 1: succeeded   7 calls   73 "
+        "rollout train-0-1: succeeded", "run run   train step 0, group 0", "attempt 1 of 1: succeeded   7 calls   73 "
                                                                             "tokens sampled   advantage +0.750",
         "final reward 1.000", "reward style 0.500 (emit, coder)", "reward format 0.250", "sample 2 of 3", "forked",
         "new", "edited", "planner", "coder",
@@ -464,7 +469,7 @@ async def test_the_picture_says_what_the_lines_say(build: Build) -> None:
 @pytest.mark.parametrize("name", ["tree.svg", "deep/tree.PNG"])
 def test_the_command_draws_a_file_and_names_it(recorded: Path, tmp_path: Path, name: str) -> None:
     out = tmp_path / name
-    assert invoke("trace", "calc", "train1-0-0", "--out", out, "--output-dir", recorded).stdout == f"wrote {out}\n"
+    assert invoke("trace", "calc", "train-0-0", "--out", out, "--output-dir", recorded).stdout == f"wrote {out}\n"
     data = out.read_bytes()
     if name.endswith("svg"):
         size = ET.fromstring(data).attrib
@@ -472,7 +477,7 @@ def test_the_command_draws_a_file_and_names_it(recorded: Path, tmp_path: Path, n
     else:
         width, height = struct.unpack(">II", data[16:24])
         assert data.startswith(b"\x89PNG") and width >= 2 * 760 and height > 500
-    tree = json.loads(invoke("trace", "calc", "train1-0-0", "--out", out, "--json", "--output-dir", recorded).stdout)
+    tree = json.loads(invoke("trace", "calc", "train-0-0", "--out", out, "--json", "--output-dir", recorded).stdout)
     assert tree["picture"] == str(out)
 
 
@@ -480,7 +485,7 @@ def test_without_matplotlib_a_png_says_what_to_install_and_an_svg_needs_nothing(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    arguments = ("trace", "calc", "train1-0-0", "--output-dir", recorded, "--out")
+    arguments = ("trace", "calc", "train-0-0", "--output-dir", recorded, "--out")
     assert "pip install matplotlib (an SVG needs nothing" in invoke(*arguments, tmp_path / "t.png", code=2).stderr
     assert not (tmp_path / "t.png").exists()
     invoke(*arguments, tmp_path / "t.svg")
@@ -490,7 +495,7 @@ def test_an_svg_is_drawn_without_loading_matplotlib_or_torch(recorded: Path, tmp
     ran = agl(
         "trace",
         "calc",
-        "train1-0-0",
+        "train-0-0",
         "--out",
         tmp_path / "t.svg",
         "--output-dir",
@@ -508,11 +513,10 @@ def test_an_attempt_without_calls_is_a_picture_that_says_so() -> None:
 
 
 def test_a_failed_attempt_says_why_in_its_title(recorded: Path, tmp_path: Path) -> None:
-    invoke("trace", "calc", "train1-0-2", "--attempt", "1", "--out", tmp_path / "t.svg", "--output-dir", recorded)
+    invoke("trace", "calc", "train-0-2", "--attempt", "1", "--out", tmp_path / "t.svg", "--output-dir", recorded)
     said = svg_texts((tmp_path / "t.svg").read_text())
     assert (
-        "rollout train1-0-2: failed: agent_error" in said
-        and "attempt 1 of 2: failed   1 call   1 token sampled" in said
+        "rollout train-0-2: failed: agent_error" in said and "attempt 1 of 2: failed   1 call   1 token sampled" in said
     )
     assert "timeout: passed its deadline of 5 s" in said and "agent_error: ValueError: no number in '?'" in said
     assert "not trained: retried" in said
@@ -520,7 +524,7 @@ def test_a_failed_attempt_says_why_in_its_title(recorded: Path, tmp_path: Path) 
 
 def test_a_long_chain_is_folded_and_its_tokens_still_add_up() -> None:
     calls = [call("a", i, "continued" if i else "root", 2 * i, [2 * i + 1]) for i in range(100)]
-    rewards = [Reward("r-train1-0-0", "a", 0.5, "step", call_id=calls[i].id) for i in range(100)]
+    rewards = [Reward("r-train-0-0", "a", 0.5, "step", call_id=calls[i].id) for i in range(100)]
     view = made_up(chain(200), calls, rewards)
     made = boxes(node_facts(view, attempt_of(view)))
     assert [box.kind for box in made] == [GIVEN, UNTRAINED] * 2 + [FOLDED] + [GIVEN, UNTRAINED] * 2
@@ -635,7 +639,7 @@ def test_what_no_font_has_is_written_by_number_in_a_png_with_one_warning_and_as_
     view = made_up(
         [node(0, None, False), node(1, 0, True)],
         [agent],
-        [Reward("r-train1-0-0", "a", 0.5, "好", call_id=agent.id)],
+        [Reward("r-train-0-0", "a", 0.5, "好", call_id=agent.id)],
         task="任务",
     )
     view = replace(view, rollout=replace(view.rollout, status=Status.FAILED, failure=failure))
@@ -768,15 +772,15 @@ def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
 
 
 class Ran:
-    """Stands for a Trainer whose run is the recorded one, in which ``train1-0-0`` ended last of those that ran."""
+    """Stands for a Trainer whose run is the recorded one, in which ``train-0-0`` ended last of those that ran."""
 
     def __init__(self, recorded: Path, own: Path) -> None:
         shutil.copyfile(recorded / "record.db", own / "record.db")
         self.url = f"sqlite:///{own / 'record.db'}"
         with closing(sqlite3.connect(own / "record.db")) as record, record:
             change = "UPDATE rollouts SET ended_at = ended_at + ?, attempt_id = iif(?, attempt_id, NULL) WHERE id = ?"
-            record.execute(change, (100.0, True, f"{RUN_ID}-train1-0-0"))
-            record.execute(change, (200.0, False, f"{RUN_ID}-train1-0-2"))
+            record.execute(change, (100.0, True, f"{RUN_ID}-train-0-0"))
+            record.execute(change, (200.0, False, f"{RUN_ID}-train-0-2"))
 
     def last_trace(self) -> LastTrace:
         return read_last_trace(self.url, RUN_ID)
@@ -799,10 +803,10 @@ async def test_the_last_trace_is_drawn_as_the_command_draws_it(
     trainer = Ran(recorded, tmp_path)
     note_trainer(trainer)
     trace = last_trace()
-    assert (trace.rollout_id, trace.attempt) == (f"{RUN_ID}-train1-0-0", 1), "the one that ended last and ran"
+    assert (trace.rollout_id, trace.attempt) == (f"{RUN_ID}-train-0-0", 1), "the one that ended last and ran"
     monkeypatch.chdir(tmp_path)
     assert trace.visualize("tree_graph") == (Path("tree_graph.svg"), Path("tree_graph.png"))
-    await asyncio.to_thread(invoke, "trace", "calc", "train1-0-0", "--out", "command.svg", "--output-dir", recorded)
+    await asyncio.to_thread(invoke, "trace", "calc", "train-0-0", "--out", "command.svg", "--output-dir", recorded)
     assert (tmp_path / "tree_graph.svg").read_text() == (tmp_path / "command.svg").read_text()
     assert (tmp_path / "tree_graph.png").read_bytes().startswith(b"\x89PNG")
     assert trace.visualize(tmp_path / "only.svg") == (tmp_path / "only.svg",)
@@ -823,7 +827,7 @@ def test_without_matplotlib_the_last_trace_is_an_svg_and_a_warning(
 def test_a_failure_with_control_characters_is_shown_harmless() -> None:
     view = made_up(chain(2))
     failure = Failure(Reason.AGENT_ERROR, "boom \x1b[2J\nsecond line")
-    attempt = Attempt("a", "r-train1-0-0", 1, "x", Status.FAILED, 0.0, 0.0, 1.0, failure)
+    attempt = Attempt("a", "r-train-0-0", 1, "x", Status.FAILED, 0.0, 0.0, 1.0, failure)
     view = ShownRollout(view.run, view.rollout, [AttemptTrace(attempt, (), view.attempts[0].nodes)], ())
     out = io.StringIO()
     Console(file=out, width=100, color_system=None).print(render_tree(view, view.attempts[0]))
@@ -833,12 +837,12 @@ def test_a_failure_with_control_characters_is_shown_harmless() -> None:
 
 def test_a_prompt_shows_its_first_words_and_what_the_user_said_last(recorded: Path, tmp_path: Path) -> None:
     """However long the system prompt is, in the picture and in a line."""
-    invoke("trace", "calc", "train1-0-0", "--output-dir", recorded, "--out", tmp_path / "t.svg")
+    invoke("trace", "calc", "train-0-0", "--output-dir", recorded, "--out", tmp_path / "t.svg")
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "t.svg").read_text())
     at = next(i for i, text in enumerate(texts) if text.startswith("given 902 tokens"))
     box = texts[at + 2 : at + 6]
     assert box[0].startswith("system↵You are a calculator."), "without the template's signs"
     assert box[1].startswith("…") and box[3].endswith("↵user↵3 + 4?")
     for columns in (60, 80, 200):
-        lines = in_terminal([*AGL, "trace", "calc", "train1-0-0", "--output-dir", str(recorded)], columns=columns).lines
+        lines = in_terminal([*AGL, "trace", "calc", "train-0-0", "--output-dir", str(recorded)], columns=columns).lines
         assert any("call 0" in line and line.endswith("user↵3 + 4?") for line in lines), (columns, lines)

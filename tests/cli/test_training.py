@@ -97,7 +97,7 @@ def test_a_run_is_trained_shown_and_its_result_is_json_on_stdout_alone(place: Pa
     shown = json.loads(invoke("show", "calc", "--json").stdout)
     assert [step["step"] for step in shown["history"]] == [1, 2]
     assert [validation["step"] for validation in shown["validations"]] == [0, 2]
-    one = json.loads(invoke("show", str(folder), "train1-0-0", "--json").stdout)
+    one = json.loads(invoke("show", str(folder), "train-0-0", "--json").stdout)
     assert one["attempts"][0]["calls"][0]["status"] == "complete" and one["attempts"][0]["nodes"][0]["text"].startswith(
         "<|im_start|>"
     )

@@ -78,9 +78,9 @@ def trace(
     """A finished rollout; one that failed where it has no reward."""
     failed = Failure(failure, "x") if failure is not None else None
     status = status or (Status.FAILED if failure is not None else Status.SUCCEEDED)
-    rollout = Rollout(id, "run", {}, Mode.TRAIN, 1, "g", 0, 0, 1, status, "a", reward, failed)
+    rollout = Rollout(id, "run", {}, Mode.TRAIN, 0, 0, 0, 1, status, "a", reward, failed)
     return Trace(rollout, attempts or (attempt(id=f"{id}-1"),))
 
 
-def group(*traces: Trace, name: str = "g") -> Group:
-    return Group(name, traces)
+def group(*traces: Trace, number: int = 0) -> Group:
+    return Group(number, traces)

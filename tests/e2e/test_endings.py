@@ -90,7 +90,9 @@ def test_a_run_that_died_between_its_last_step_and_its_summary_gets_both_and_its
     letters: Path, tmp_path: Path
 ) -> None:
     folder = die_after("step-000002", tmp_path, letters, steps=2)
-    assert not [r for r in asyncio.run(rollouts_of(tmp_path)) if r.mode is Mode.VAL and r.step == 2]
+    assert {r.group for r in asyncio.run(rollouts_of(tmp_path)) if r.mode is Mode.VAL} <= set(range(4)), (
+        "there is no validation but the first"
+    )
     progress = Listening()
     result = fit(tmp_path, letters, letters_agent.agent, progress, steps=2, resume=True)
     assert any(text.endswith("all of its 2 steps were done, none was left to make") for text in progress.messages)

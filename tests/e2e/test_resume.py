@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from agentlightning import GRPO, Trainer
 from agentlightning.errors import AgentLightningError, ConfigError, RunFailed
 from agentlightning.records.progress import SilentView
+from agentlightning.records.steps import StepsOfGroups
 from agentlightning.types import RunStatus, Status
 from tests.e2e import letters_agent
 from tests.e2e.test_training import _open
@@ -68,7 +69,9 @@ async def counted(out: Path) -> tuple[Any, Counter[int], Counter[str], list[Any]
         rollouts = await store.rollouts(run.id)
         rewards = Counter({r.id: len([w for w in await store.rewards(r.id) if w.source == "return"]) for r in rollouts})
         assert all(r.status is Status.SUCCEEDED for r in rollouts)
-        return run, Counter(r.step for r in rollouts), rewards, await store.steps(run.id)
+        steps = await store.steps(run.id)
+        places = StepsOfGroups.of(steps, await store.intents(run.id))
+        return run, Counter(places.step_of(r) for r in rollouts), rewards, steps
     finally:
         await store.close()
 
@@ -277,10 +280,12 @@ def test_a_run_stopped_in_the_middle_of_a_step_takes_the_same_tasks_as_one_that_
         async def read() -> dict[int, list[str]]:
             store = _open(out)
             try:
-                rollouts = await store.rollouts((await store.runs())[0].id)
-                return {
-                    n: sorted(r.task["letter"] for r in rollouts if r.step == n) for n in {r.step for r in rollouts}
-                }
+                run_id = (await store.runs())[0].id
+                places = StepsOfGroups.of(await store.steps(run_id), await store.intents(run_id))
+                letters: dict[int, list[str]] = {}
+                for rollout in await store.rollouts(run_id):
+                    letters.setdefault(places.step_of(rollout), []).append(rollout.task["letter"])
+                return {step: sorted(of_step) for step, of_step in letters.items()}
             finally:
                 await store.close()
 

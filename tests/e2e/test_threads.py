@@ -88,7 +88,7 @@ class Heard(SilentView):
     def __init__(self) -> None:
         self.name, self.paces, self.messages = "", dict[str, list[tuple[float, int, int]]](), list[str]()
 
-    def phase(self, name: str, *, total: int = 0) -> None:
+    def phase(self, name: str, *, total: int = 0, step: int | None = None) -> None:
         self.name = name
 
     def sampling(self, tokens_per_s: float, live: int, waiting: int) -> None:

@@ -82,7 +82,7 @@ def test_the_ledger_of_every_step_adds_up(letters: Path, tmp_path: Path):
     assert len(record["steps"]) == 3
     for step in record["steps"]:
         ledger = Ledger.from_json(step.ledger).check()
-        ids = set(step.rollout_ids)
+        ids = {rollout.id for rollout in record["rollouts"] if rollout.group in step.groups}
         stored = sum(len(n.token_ids) for r, nodes in record["nodes"].items() if r in ids for n in nodes if n.sampled)
         assert ledger.sampled == stored > 0
         assert ledger.rollouts == {"succeeded": 16, "failed: agent_error": 16}

@@ -102,7 +102,7 @@ class House:
         **more: Any,
     ) -> Visit:
         self._count += 1
-        rollout = Rollout(f"run-{mode}0-0-{self._count}", "run", {"q": 1}, mode, 0, "0", self._count, seed, 1)
+        rollout = Rollout(f"run-{mode}-0-{self._count}", "run", {"q": 1}, mode, 0, self._count, seed, 1)
         await self.store.enqueue([rollout])
         [(rollout, attempt)] = await self.store.lease("run", "tester", limit=1, seconds=600)
         endpoint = await self.gateway.open(rollout, attempt, sampling=sampling or SamplingConfig(), **more)

@@ -140,6 +140,6 @@ def test_a_run_tells_how_many_of_its_tool_calls_were_malformed() -> None:
     assert total([Ledger(malformed=2), Ledger(malformed=3)]).malformed == 5
     ledger = Ledger(sampled=5, trained=5, malformed=3).to_json()
     assert ("malformed", "3 tool calls: given to the agent as text") in summary({"ledger": ledger})
-    step = StepRecord("r", 1, 1, (), {}, ledger)
+    step = StepRecord("r", 1, {"main": 1}, (), {}, ledger)
     run = RunView(RunRecord("r", "r", "r", RunStatus.FINISHED, {}, 0.0, 1.0), [step])
     assert "malformed  3 tool calls" in " ".join(printed(render_run(run)).split("\n"))

@@ -55,6 +55,6 @@ def test_what_rewards_were_compared_with_adds_up_over_steps():
 
 def test_outcomes_name_the_reason_of_a_failure():
     rollout = Rollout(
-        "r", "run", {}, Mode.TRAIN, 1, "g", 0, 0, 1, status=Status.FAILED, failure=Failure(Reason.TIMEOUT, "late")
+        "r", "run", {}, Mode.TRAIN, 0, 0, 0, 1, status=Status.FAILED, failure=Failure(Reason.TIMEOUT, "late")
     )
     assert count_outcomes([rollout, rollout]) == {"failed: timeout": 2}

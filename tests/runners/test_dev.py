@@ -37,7 +37,7 @@ from tests.runners import agents
 
 
 def report(number=1, reward=1.0, failure=None, **usage):
-    rollout = Rollout(f"run-dev0-{number}-0", "run", {"q": 1}, Mode.DEV, 0, "g", 0, 1, 1)
+    rollout = Rollout(f"run-dev-{number}-0", "run", {"q": 1}, Mode.DEV, number, 0, 1, 1)
     attempt = Attempt(f"{rollout.id}.1", rollout.id, 1, "runner", Status.RUNNING, 0.0, 0.0)
     if failure is not None:
         result = AttemptResult(Status.FAILED, failure=failure)
@@ -432,7 +432,7 @@ def test_the_report_reads_as_text_renders_in_colour_and_goes_out_as_json():
     whole = whole_report()
     text = str(whole)
     assert text.splitlines()[0].startswith("Agent tests.runners.agents:plain, isolation process, 2 rollouts")
-    assert "run-dev0-1-0: succeeded, reward 1 (return), 0.5 s" in text
+    assert "run-dev-1-0: succeeded, reward 1 (return), 0.5 s" in text
     assert "call 0  chat gpt-4o  10 -> 3 tokens, stop, root" in text and "call 0  chat gpt-4o  refused" in text
     assert "1 thing would keep it from being trained:" in text
     assert "1. The agent failed (1 of 2 rollouts)\n   Cause: KeyError: 'x' (a.py:3)\n   Do:    mend it" in text

@@ -223,7 +223,7 @@ def test_a_script_is_imported_again_only_where_that_does_not_start_it_again(tmp_
             async def main():
                 ours = Graders(grader, "auto", 2, ())
                 await ours.start(None, new_launcher)
-                rollout = Rollout("r", "run", {}, Mode.TRAIN, 1, "g", 0, 7, 0, created_at=0.0)
+                rollout = Rollout("r", "run", {}, Mode.TRAIN, 1, 0, 7, 0, created_at=0.0)
                 attempt = Attempt("r.1", "r", 1, "w", Status.RUNNING, 0.0, 0.0)
                 said = await ours.grade(rollout, "x", attempt, OutputLog(), deadline=60, stop=asyncio.Event())
                 await ours.close()

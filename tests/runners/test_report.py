@@ -32,7 +32,7 @@ def Usage(calls: int = 1, **more: Any) -> AttemptUsage:
 
 
 def rollout(mode=Mode.TRAIN):
-    return Rollout("r", "run", {"q": 1}, mode, 1, "g", 0, 1, 1)
+    return Rollout("r", "run", {"q": 1}, mode, 0, 0, 1, 1)
 
 
 ATTEMPT = Attempt("r.1", "r", 1, "runner", Status.RUNNING, 0.0, 0.0)
@@ -267,7 +267,6 @@ def test_a_job_survives_the_way_between_processes():
         "r.1",
         1,
         2,
-        "g",
         3,
         4,
         "http://b/v1",

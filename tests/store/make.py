@@ -29,14 +29,13 @@ def run(id: str = "r") -> RunRecord:
     return RunRecord(id, "run", "/runs/r", RunStatus.RUNNING, {"seed": 1}, created_at=1.0)
 
 
-def rollout(index: int, run_id: str = "r", mode: Mode = Mode.TRAIN, step: int = 0) -> Rollout:
+def rollout(index: int, run_id: str = "r", mode: Mode = Mode.TRAIN, group: int = 0) -> Rollout:
     return Rollout(
-        f"{run_id}-{mode}{step}-g-{index}",
+        f"{run_id}-{mode}-{group}-{index}",
         run_id,
         {"question": f"{index} é"},
         mode,
-        step,
-        "g",
+        group,
         index,
         2**63 - 1 - index,
         1,

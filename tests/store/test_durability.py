@@ -33,7 +33,7 @@ def acknowledge(*what):
 
 async def agent(store, life, name):
     for i in itertools.count():
-        new = make.rollout(i, step=life * 100 + name)
+        new = make.rollout(i, group=life * 100 + name)
         await store.enqueue([new])
         acknowledge("rollout", new.id)
         for _, attempt in await store.lease("r", "me", limit=1, seconds=60):

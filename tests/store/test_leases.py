@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from agentlightning.errors import LeaseLost, StoreError
 from agentlightning.store import Store, open_store, sqlite
-from agentlightning.types import Attempt, AttemptResult, Failure, Reason, Status
+from agentlightning.types import Attempt, AttemptResult, Failure, Mode, Reason, Status
 
 from . import make
 
@@ -37,6 +37,21 @@ async def test_rollouts_are_leased_in_the_order_they_were_enqueued(store: Store)
     assert (
         await store.lease("r", "a", limit=-1, seconds=60) == [] == await store.lease("nobody", "a", limit=9, seconds=60)
     )
+
+
+async def test_only_the_groups_that_are_asked_for_are_leased(store: Store) -> None:
+    await store.enqueue([make.rollout(0, group=group) for group in (3, 1, 2)] + [make.rollout(0, mode=Mode.VAL)])
+
+    async def leased(groups: Collection[int], limit: int = 9, mode: Mode = Mode.TRAIN) -> list[tuple[int, int]]:
+        found = await store.lease("r", "a", limit=limit, seconds=60, mode=mode, groups=groups)
+        return [(rollout.group, rollout.index) for rollout, _ in found]
+
+    assert await leased(range(0)) == [] == await leased([])
+    assert await leased({0}, limit=2) == [(0, 0), (0, 1)]
+    assert await leased(range(2)) == [(0, 2), (0, 3), (1, 0)], "up to a number, in the order they were enqueued"
+    assert await leased({2, 7}) == [(2, 0)]
+    assert await leased(range(9)) == [(3, 0)]
+    assert await leased(range(9), mode=Mode.VAL) == [(0, 0)]
 
 
 async def test_finishing_twice_changes_nothing(store: Store) -> None:

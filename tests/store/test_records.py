@@ -15,6 +15,7 @@ from agentlightning.types import (
     AttemptResult,
     CallStatus,
     Failure,
+    Intent,
     Mode,
     Node,
     Reason,
@@ -58,12 +59,58 @@ async def test_resources_get_versions_from_one(store: Store) -> None:
 
 
 async def test_a_repeated_step_replaces_the_first(store: Store) -> None:
-    steps = [StepRecord("r", step, step + 1, ("a", "b"), {"loss": 0.5}, {"trained": 3}, "/c", 9.0) for step in (1, 0)]
+    steps = [
+        StepRecord("r", step, {"main": step + 1, "judge": 7}, (2 * step, 2 * step + 1), {"loss": 0.5}, {}, "/c", 9.0)
+        for step in (1, 0)
+    ]
     for step in steps:
         await store.put_step(step)
     again = replace(steps[0], metrics={"loss": 0.25}, checkpoint=None)
     await store.put_step(again)
     assert await store.steps("r") == [steps[1], again]
+
+
+def a_step(step: int, *groups: int) -> StepRecord:
+    return StepRecord("r", step, {"main": step}, groups, {}, {})
+
+
+async def test_every_group_ends_in_exactly_one_step(store: Store) -> None:
+    await store.create_run(make.run("other"))
+    await store.put_step(replace(a_step(1, 0, 1), run_id="other"))
+    await store.put_step(a_step(1, 0, 1))
+    await store.put_step(a_step(2, 3, 2))
+    await store.put_step(a_step(3))
+    with pytest.raises(StoreError, match="step 3 of run r cannot have group 1, which is in step 1"):
+        await store.put_step(a_step(3, 1, 4))
+    with pytest.raises(StoreError, match="refused a value: UNIQUE"):
+        await store.put_step(a_step(3, 4, 4))
+    assert [step.groups for step in await store.steps("r")] == [(0, 1), (2, 3), ()]
+    await store.put_step(a_step(1, 0, 1, 2))  # made again after a resume, now of three groups
+    assert [(step.step, step.groups) for step in await store.steps("r")] == [(1, (0, 1, 2)), (3, ())]
+    await store.put_step(a_step(2, 3, 4))
+    assert [step.groups for step in await store.steps("r")] == [(0, 1, 2), (3, 4), ()]
+    assert [step.groups for step in await store.steps("other")] == [(0, 1)]
+
+
+async def test_an_intent_says_what_a_step_is_about_to_learn_from(store: Store) -> None:
+    two, one = (Intent("r", step, (2 * step, 2 * step + 1), {"main": step - 1}) for step in (2, 1))
+    validation = Intent("r", 1, (0,), {"main": 1}, Mode.VAL)
+    for intent in (two, validation, replace(one, groups=(9,)), one):
+        await store.put_intent(intent)
+    assert await store.intents("r") == [one, validation, two]
+    assert await store.intents("r", after_step=1) == [two]
+    assert await store.intents("r", mode=Mode.TRAIN) == [one, two]
+    assert await store.intents("nobody") == []
+    with pytest.raises(StoreError, match="no run nobody"):
+        await store.put_intent(replace(one, run_id="nobody"))
+
+
+async def test_a_place_in_the_run_is_one_rollouts(store: Store) -> None:
+    with pytest.raises(StoreError, match="rollout twin cannot be enqueued: another has its place, train group 0, ind"):
+        await store.enqueue([make.rollout(9), replace(make.rollout(1), id="twin")])
+    assert len(await store.rollouts("r")) == 4, "all or none"
+    await store.create_run(make.run("other"))
+    await store.enqueue([make.rollout(1, "other"), make.rollout(1, mode=Mode.VAL), make.rollout(1, group=1)])
 
 
 async def test_a_call_and_its_nodes_come_back_exactly(store: Store) -> None:
@@ -201,11 +248,13 @@ async def test_enqueue_keeps_what_exists_and_the_order_given(store: Store) -> No
         await store.enqueue([replace(make.rollout(21), task={1, 2})])
 
 
-async def test_rollouts_are_found_by_step_mode_and_status(store: Store) -> None:
-    await store.enqueue([make.rollout(0, mode=Mode.VAL, step=1)])
+async def test_rollouts_are_found_by_mode_groups_and_status(store: Store) -> None:
+    await store.enqueue([make.rollout(0, mode=Mode.VAL, group=1)])
     await make.leased(store)
     assert [r.index for r in await store.rollouts("r")] == [0, 1, 2, 3, 0]
-    assert [r.mode for r in await store.rollouts("r", step=1)] == [Mode.VAL]
+    assert [r.mode for r in await store.rollouts("r", groups=[1, 5])] == [Mode.VAL]
+    assert len(await store.rollouts("r", groups=range(1))) == 4
+    assert await store.rollouts("r", mode=Mode.VAL, groups=range(1)) == [] == await store.rollouts("r", groups=[])
     assert [r.index for r in await store.rollouts("r", mode=Mode.TRAIN, status=Status.QUEUED)] == [1, 2, 3]
     assert await store.rollouts("nobody") == []
     assert (await store.get_rollout(make.rollout(3).id)) == (await store.rollouts("r"))[3]

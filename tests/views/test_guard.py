@@ -48,7 +48,7 @@ def test_a_view_of_the_users_that_raises_is_one_line_and_plain_lines_after_it(
 
 def test_a_view_that_was_written_before_a_method_came_is_not_told_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     class Old:
-        def phase(self, name: str, *, total: int = 0) -> None:
+        def phase(self, name: str, *, total: int = 0, step: int | None = None) -> None:
             print(name)
 
     view: Any = guarded(Old())  # pyright: ignore[reportArgumentType]

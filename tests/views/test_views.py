@@ -36,10 +36,10 @@ def run_record(**config: Any) -> RunRecord:
     return RunRecord("calc-1", "calculator", "/tmp/runs/calc-1", RunStatus.RUNNING, {"config": config}, 0.0)
 
 
-def a_rollout(step: int = 1, *, failed: Reason | None = None, mode: Mode = Mode.TRAIN) -> Rollout:
+def a_rollout(*, failed: Reason | None = None, mode: Mode = Mode.TRAIN) -> Rollout:
     status = Status.FAILED if failed else Status.SUCCEEDED
     failure = Failure(failed, "why") if failed else None
-    return Rollout("r", "calc-1", {}, mode, step, "g", 0, 0, 1, status, reward=None if failed else 1.0, failure=failure)
+    return Rollout("r", "calc-1", {}, mode, 0, 0, 0, 1, status, reward=None if failed else 1.0, failure=failure)
 
 
 def metrics(step: int, reward: float = 0.5) -> dict[str, Any]:
@@ -73,13 +73,13 @@ RESULT = {
 def a_whole_run(view: Progress) -> None:
     view.run_started(run_record(), 2)
     view.phase("validating", total=4)
-    view.rollout_done(a_rollout(0, mode=Mode.VAL))
+    view.rollout_done(a_rollout(mode=Mode.VAL))
     view.validated(VALIDATION)
     for step in (1, 2):
-        view.phase("sampling", total=4)
-        view.rollout_done(a_rollout(step))
+        view.phase("sampling", total=4, step=step)
+        view.rollout_done(a_rollout())
         view.sampling(412.4, 3, 0)
-        view.rollout_done(a_rollout(step, failed=Reason.TIMEOUT))
+        view.rollout_done(a_rollout(failed=Reason.TIMEOUT))
         view.phase("training")
         view.step_done(metrics(step), LEDGER)
     view.message("a [bold]warning[/bold] that keeps its brackets")
@@ -199,10 +199,10 @@ def a_state() -> RunState:
     state.validations.append(VALIDATION)
     for step in range(1, 12):
         state.add_step(metrics(step, step / 20), LEDGER)
-    state.enter("sampling", 64, 150.0)
+    state.enter("sampling", 64, 150.0, 12)
     for _ in range(46):
-        state.add_rollout(a_rollout(12))
-    state.add_rollout(a_rollout(12, failed=Reason.TIMEOUT))
+        state.add_rollout(a_rollout())
+    state.add_rollout(a_rollout(failed=Reason.TIMEOUT))
     state.checkpoint = "runs/calc-1/checkpoints/10"
     return state
 
@@ -374,8 +374,7 @@ def test_a_resumed_run_shows_the_step_it_is_at() -> None:
     state = RunState()
     state.start(run_record(), 10, 0.0)
     assert state.step is None
-    state.enter("sampling", 4, 0.0)
-    state.add_rollout(a_rollout(7))
+    state.enter("sampling", 4, 0.0, step=7)
     assert state.step == 7
     state.add_step(metrics(7), LEDGER)
     assert state.step == 8

@@ -33,9 +33,9 @@ class PlainView:
         steps = f", {plural(total_steps, 'step')}" if total_steps else ""
         self._print(f"run {one_line(run.name)} ({one_line(run.id)}){steps}, in {one_line(short_path(run.folder))}")
 
-    def phase(self, name: str, *, total: int = 0) -> None:
+    def phase(self, name: str, *, total: int = 0, step: int | None = None) -> None:
         now = self._clock()
-        self._state.enter(name, total, now)
+        self._state.enter(name, total, now, step)
         self._next_line = now + FIRST_LINE
 
     def rollout_done(self, rollout: Rollout) -> None:

@@ -11,7 +11,7 @@ from typing import cast
 
 from agentlightning.records.ledger import describe_external, outcome
 from agentlightning.text import duration, number, plural, short_path, small
-from agentlightning.types import Json, Mode, Rollout, RunRecord
+from agentlightning.types import Json, Rollout, RunRecord
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = "_.-~=+*#"
@@ -54,15 +54,15 @@ class RunState:
         limit = cast("Mapping[str, Json]", run.config.get("config") or {}).get("max_time")
         self.max_time = float(limit) if isinstance(limit, int | float) else None
 
-    def enter(self, phase: str, total: int, now: float) -> None:
+    def enter(self, phase: str, total: int, now: float, step: int | None = None) -> None:
         self.phase, self.phase_total, self.phase_began, self.pace = phase, total, now, None
         if total:
             self.outcomes.clear()
+        if step is not None:
+            self.sampling_step = step
 
     def add_rollout(self, rollout: Rollout) -> None:
         self.outcomes[outcome(rollout)] += 1
-        if rollout.mode is Mode.TRAIN:
-            self.sampling_step = rollout.step
 
     def add_step(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json]) -> None:
         self.metrics, self.ledger = metrics, ledger

@@ -67,10 +67,10 @@ class LiveView:
             self._state.start(run, total_steps, self._clock())
         self._open()
 
-    def phase(self, name: str, *, total: int = 0) -> None:
+    def phase(self, name: str, *, total: int = 0, step: int | None = None) -> None:
         self._check()
         with self._lock:
-            self._state.enter(name, total, self._clock())
+            self._state.enter(name, total, self._clock(), step)
         self._open()
 
     def rollout_done(self, rollout: Rollout) -> None:
