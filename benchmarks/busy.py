@@ -117,7 +117,7 @@ def learner(loaded: Any, threads: Any) -> Callable[[float, float], float]:
     from learner import rollouts, with_logprobs
 
     from agentlightning.learning.learner import Learner
-    from agentlightning.learning.loss_config import LossConfig
+    from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss
     from agentlightning.records.batch import Batch
     from agentlightning.settings.fields import LearnerConfig
 
@@ -125,7 +125,9 @@ def learner(loaded: Any, threads: Any) -> Callable[[float, float], float]:
     prompt = [rng.randrange(3, vocabulary) for _ in range(32)]
     batch = with_logprobs(loaded.model, Batch((rollouts(rng, [prompt] * 4, vocabulary, 8, 4),)))
     loaded.model.requires_grad_(True)
-    trained = Learner(loaded.model, LearnerConfig(lr=1e-6), LossConfig(), seed=0, total_steps=10_000, threads=threads)
+    trained = Learner(
+        loaded.model, LearnerConfig(lr=1e-6), PolicyGradientLoss(), seed=0, total_steps=10_000, threads=threads
+    )
     trained.step(batch)  # memory grows in the first
 
     def steps(settle: float, seconds: float) -> float:

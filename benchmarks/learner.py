@@ -46,7 +46,12 @@ def rollouts(
 
     def sampled(tokens: array[int], parent: int, weight: float, unit: int) -> TrainNode:
         return TrainNode(
-            parent, tokens, True, array("f", [weight]) * len(tokens), array("f", [0.0]) * len(tokens), unit=unit
+            parent,
+            tokens,
+            True,
+            {"advantage": array("f", [weight]) * len(tokens)},
+            array("f", [0.0]) * len(tokens),
+            unit=unit,
         )
 
     trees: list[TrainTree] = []
@@ -103,11 +108,11 @@ def load(path: str, threads: int | None) -> Any:
 
 def learner(model: Any, **config: Any) -> Any:
     from agentlightning.learning.learner import Learner
-    from agentlightning.learning.loss_config import LossConfig
+    from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss
     from agentlightning.settings.fields import LearnerConfig
 
     model.requires_grad_(True)
-    return Learner(model, LearnerConfig(lr=1e-6, **config), LossConfig(), seed=0, total_steps=100)
+    return Learner(model, LearnerConfig(lr=1e-6, **config), PolicyGradientLoss(), seed=0, total_steps=100)
 
 
 def difference(a: Any, b: Any) -> float:

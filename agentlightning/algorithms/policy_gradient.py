@@ -11,7 +11,7 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -19,7 +19,8 @@ from agentlightning.algorithms.base import Algorithm
 from agentlightning.credit import StepCredit, TrainedAgents, credit_step, together, train_batch, unused_rewards
 from agentlightning.credit.step import differ, final_reward
 from agentlightning.errors import ConfigError, RunFailed
-from agentlightning.learning.loss_config import LossConfig
+from agentlightning.learning.objective import ObjectiveSettings
+from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss
 from agentlightning.records.batch import LearnerStats
 from agentlightning.records.causes import likely_cause
 from agentlightning.records.ledger import (
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from agentlightning.run.active import Run
 
 
-class PolicyGradient(Algorithm):
-    """Base of algorithms that weight sampled tokens by an advantage."""
+class PolicyGradient(Algorithm, PolicyGradientLoss):
+    """Base of algorithms that weight sampled tokens by an advantage. The settings of the loss are its own."""
 
     tasks_per_step: int = Field(default=8, ge=1)
     """Tasks whose groups make one step's batch."""
@@ -50,15 +51,6 @@ class PolicyGradient(Algorithm):
     times."""
     filtering_rounds: int = Field(default=4, ge=1)
     """How often a step may sample, with `dynamic_filtering`."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The ratio is clipped below at 1 - clip_low."""
-    clip_high: float = Field(default=0.28, gt=0)
-    """The ratio is clipped above at 1 + clip_high."""
-    aggregation: Literal["token_mean", "sequence_mean", "dr_grpo"] = "token_mean"
-    """How token losses become one number: mean over all trained tokens, mean over rollouts of their token means, or a
-    sum over a fixed length."""
-    fixed_length: int | None = Field(default=None, ge=1)
-    """With `dr_grpo`: the length each rollout's sum is divided by."""
 
     @abstractmethod
     def rollouts_per_task(self) -> int: ...
@@ -85,29 +77,16 @@ class PolicyGradient(Algorithm):
                 "dynamic_filtering samples further tasks where the rollouts of one have equal rewards, and each task "
                 "gets a single rollout here: leave it out"
             )
-        if self.aggregation == "dr_grpo" and self.fixed_length is None:
-            raise ConfigError(
-                "aggregation='dr_grpo' divides by a fixed length: set fixed_length to it, e.g. sampling.max_tokens"
-            )
-        if self.aggregation != "dr_grpo" and self.fixed_length is not None:
-            raise ConfigError(
-                f"fixed_length={self.fixed_length} is read only by aggregation='dr_grpo', and it is "
-                f"{self.aggregation!r}"
-            )
 
-    def loss(self) -> LossConfig:
-        return LossConfig(
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            aggregation=self.aggregation,
-            fixed_length=self.fixed_length,
-        )
+    def objective(self) -> ObjectiveSettings:
+        """What the learner is to minimise."""
+        return PolicyGradientLoss(**{name: getattr(self, name) for name in PolicyGradientLoss.model_fields})
 
     # ------------------------------------------------------------------ the story of a run and of a step
 
     async def fit(self, run: Run) -> None:
         total_steps = run.total_steps(self.tasks_per_step)
-        await run.start_learning(self.loss(), total_steps)
+        await run.start_learning(self.objective(), total_steps)
         if not run.last_step and run.config.evaluation.before:
             await run.validate(0)
         if run.last_step and run.should_validate(run.last_step, total_steps):
@@ -210,9 +189,7 @@ class PolicyGradient(Algorithm):
             "loss": stats.loss,
             "grad_norm": stats.grad_norm,
             "lr": stats.lr,
-            "entropy": stats.entropy,
-            "ratio_mean": stats.ratio_mean,
-            "clip_fraction": stats.clip_fraction,
+            **stats.statistics,
             "parity_max": ledger.parity_max,
             "parity_mean": stats.parity.mean if stats.parity is not None else None,
             "parity_k3": ledger.parity_k3,

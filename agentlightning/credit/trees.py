@@ -54,7 +54,7 @@ def train_tree(rollout_id: str, attempt: AttemptTrace, credit: AttemptCredit, un
                 parent=parent,
                 token_ids=node.token_ids,
                 sampled=True,
-                weights=credited.per_token() if credited.trained else None,
+                columns={"advantage": credited.per_token()} if credited.trained else {},
                 logprobs=node.logprobs,
                 log_kept=node.log_kept,
                 kept=node.kept,

@@ -8,9 +8,8 @@ not forwarded at all.
 
 from __future__ import annotations
 
-import math
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -67,6 +66,7 @@ class Span:
 class Trained:
     """Every trained token of a batch, once. CPU tensors; ``_E`` runs over the tokens, group by group.
 
+    ``columns_E`` are the batch's own, by name; none where nothing is trained.
     ``logprobs_E`` is what the sampler recorded under the full softmax at ``temperatures_E``, ``log_kept_E`` the log
     mass of the kept support (0 where nothing was cut), so that ``logprobs_E - log_kept_E`` is the behaviour's logprob.
     float64, so that no model's precision is cut. ``sets_SW`` are the different sets of ids that grammars allowed, as
@@ -74,7 +74,7 @@ class Trained:
     """
 
     targets_E: Tensor
-    weights_E: Tensor
+    columns_E: Mapping[str, Tensor]
     logprobs_E: Tensor
     log_kept_E: Tensor
     temperatures_E: Tensor
@@ -202,7 +202,7 @@ class _Table:
 
     supports: Supports | None
     targets: list[int] = field(default_factory=list[int])
-    weights: list[float] = field(default_factory=list[float])
+    columns: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     logprobs: list[float] = field(default_factory=list[float])
     log_kept: list[float] = field(default_factory=list[float])
     temperatures: list[float] = field(default_factory=list[float])
@@ -213,6 +213,8 @@ class _Table:
 
     def add_all(self, tree: TrainTree, node: TrainNode, places: Sequence[int]) -> list[tuple[int, int]]:
         """Lists the tokens at ``places`` of a node and returns them as (place, entry)."""
+        if places:
+            self._add_columns(tree, node, places)
         added = [(t, self._add(node, t)) for t in places]
         if added and node.log_kept is not None and node.kept is None:
             if self.supports is None:
@@ -225,11 +227,21 @@ class _Table:
                 self.set_of[entry] = self.sets.setdefault(words_TW[t].tobytes(), len(self.sets))
         return added
 
+    def _add_columns(self, tree: TrainTree, node: TrainNode, places: Sequence[int]) -> None:
+        if not self.targets:
+            self.columns = {name: [] for name in node.columns}
+        if node.columns.keys() != self.columns.keys():
+            raise ValueError(
+                f"rollout {tree.rollout_id} has the columns {', '.join(node.columns)}, and others of its batch have "
+                f"{', '.join(self.columns)}"
+            )
+        for name, values in node.columns.items():
+            self.columns[name] += [values[t] for t in places]
+
     def _add(self, node: TrainNode, t: int) -> int:
-        assert node.weights is not None and node.logprobs is not None
+        assert node.logprobs is not None
         entry = len(self.targets)
         self.targets.append(node.token_ids[t])
-        self.weights.append(node.weights[t])
         self.logprobs.append(node.logprobs[t])
         self.temperatures.append(node.temperature if node.temperature > 0 else 1.0)
         self.units.append(node.unit)
@@ -241,7 +253,7 @@ class _Table:
     def done(self) -> Trained:
         return Trained(
             targets_E=torch.tensor(self.targets, dtype=torch.long),
-            weights_E=torch.tensor(self.weights, dtype=torch.float64),
+            columns_E={name: torch.tensor(values, dtype=torch.float64) for name, values in self.columns.items()},
             logprobs_E=torch.tensor(self.logprobs, dtype=torch.float64),
             log_kept_E=torch.tensor(self.log_kept, dtype=torch.float64),
             temperatures_E=torch.tensor(self.temperatures, dtype=torch.float64),
@@ -279,10 +291,8 @@ class _Needed:
             self.depth.append(before)
             (self.roots if node.parent < 0 else self.children[node.parent]).append(index)
             _check(tree, index, node)
-            weights: Iterable[float] = node.weights or ()
             # The first token of a path has nothing that predicts it.
-            trained = [t for t, weight in enumerate(weights) if not math.isnan(weight) and before + t > 0]
-            self.entries.append(table.add_all(tree, node, trained))
+            self.entries.append(table.add_all(tree, node, [t for t in node.trained if before + t > 0]))
         self.keep: list[int | None] = [entries[-1][0] if entries else None for entries in self.entries]
         for index in range(len(nodes) - 1, -1, -1):
             if any(self.keep[child] is not None for child in self.children[index]):
@@ -290,14 +300,16 @@ class _Needed:
 
 
 def _check(tree: TrainTree, index: int, node: TrainNode) -> None:
-    if node.weights is None:
+    if not node.columns:
         return
     where = f"rollout {tree.rollout_id}: node {index}"
     count = len(node.token_ids)
     if not node.sampled:
-        raise ValueError(f"{where} has weights and was not sampled: only sampled tokens are trained")
-    if len(node.weights) != count or node.logprobs is None or len(node.logprobs) != count:
-        raise ValueError(f"{where} has {count} tokens and not as many weights and logprobs")
+        raise ValueError(f"{where} has columns and was not sampled: only sampled tokens are trained")
+    if any(len(values) != count for values in node.columns.values()):
+        raise ValueError(f"{where} has {count} tokens and not as many in each of its columns")
+    if node.logprobs is None or len(node.logprobs) != count:
+        raise ValueError(f"{where} has {count} tokens and not as many logprobs")
     if (node.log_kept is None) != (node.kept is None) and (node.log_kept is None or node.constraint is None):
         raise ValueError(
             f"{where} has only one of log_kept and kept: the new logprob cannot be renormalised over the kept tokens"

@@ -1,10 +1,12 @@
-"""Batch: what the learner gets. Trees of tokens with a weight on each sampled token that is trained. Imports no
+"""Batch: what the learner gets. Trees of tokens with named columns on each sampled token that is trained. Imports no
 torch."""
 
 from __future__ import annotations
 
+import math
 from array import array
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from agentlightning.types import KeptIds
 
@@ -26,8 +28,9 @@ class Constraint:
 class TrainNode:
     """A node of a tree to train on: the tokens it adds to its parent's path.
 
-    ``weights`` has one entry per token, the token's advantage, and is None where nothing of the node is trained (given
-    text, or masked). A token of weight NaN is masked although others of its node are trained. ``logprobs``,
+    ``columns`` are what the objective reads of each token (``advantage``, ``return``, ...; learning/objective.py), one
+    entry per token, and empty where nothing of the node is trained (given text, or masked). All trained nodes of a
+    batch have the same ones. A token with a NaN is masked although others of its node are trained. ``logprobs``,
     ``log_kept`` and ``kept`` are as in types.Segment and present on every sampled node; where log_kept comes without
     kept, ``constraint`` says what cut the support. ``unit`` numbers the rollout within the batch, for losses with
     sequence terms. ``temperature`` is the one the tokens were sampled at.
@@ -37,7 +40,7 @@ class TrainNode:
     """-1 for a root; else the index of an earlier node of the same tree."""
     token_ids: array[int]
     sampled: bool
-    weights: array[float] | None = None
+    columns: Mapping[str, array[float]] = field(default_factory=dict[str, "array[float]"])
     logprobs: array[float] | None = None
     log_kept: array[float] | None = None
     kept: KeptIds | None = None
@@ -45,6 +48,14 @@ class TrainNode:
     unit: int = 0
     temperature: float = 1.0
     constraint: Constraint | None = None
+
+    @property
+    def trained(self) -> list[int]:
+        """The places of the tokens that are not masked."""
+        if not self.columns:
+            return []
+        masked = {t for values in self.columns.values() for t, value in enumerate(values) if math.isnan(value)}
+        return [t for t in range(len(self.token_ids)) if t not in masked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +101,8 @@ class LearnerStats:
     flat_groups: int
     parity: Parity | None
     """None where no token was trained, so that there was nothing to measure it on."""
-    ratio_mean: float
-    clip_fraction: float
-    entropy: float
-    """Mean negative logprob of the trained tokens: a one-sample estimate of the policy's entropy, in nats."""
+    statistics: Mapping[str, float]
+    """What the objective measured, by name, and ``entropy``: the mean negative logprob of the trained tokens, a
+    one-sample estimate of the policy's entropy, in nats."""
     peak_memory: int
     seconds: float

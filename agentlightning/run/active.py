@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from agentlightning.engines.models import LoadedModel
     from agentlightning.gateway import Gateway
     from agentlightning.learning.learner import Learner
-    from agentlightning.learning.loss_config import LossConfig
+    from agentlightning.learning.objective import ObjectiveSettings
     from agentlightning.records.attempts import AttemptReport
     from agentlightning.records.batch import Batch, LearnerStats
     from agentlightning.records.progress import Progress
@@ -232,7 +232,7 @@ class Run:
 
     # ------------------------------------------------------------------ learning
 
-    async def start_learning(self, loss: LossConfig, total_steps: int) -> None:
+    async def start_learning(self, objective: ObjectiveSettings, total_steps: int) -> None:
         """Makes the learner over the engine's own weights and, on a resume, loads its state from the latest
         checkpoint."""
         from agentlightning.engines.grammar import Grammars
@@ -243,7 +243,7 @@ class Run:
             return Learner(
                 self.model.model,
                 self.config.learner,
-                loss,
+                objective,
                 seed=self.config.seed,
                 total_steps=total_steps,
                 threads=self.threads,

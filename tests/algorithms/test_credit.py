@@ -55,7 +55,7 @@ def test_the_batch_has_the_advantages_as_weights_and_nothing_else():
     credited = GRPO(group_size=3).credit(GROUPS)
     batch = train_batch(GROUPS, credited.attempts)
     learned = {
-        tree.rollout_id: {weight for node in tree.nodes for weight in node.weights or ()}
+        tree.rollout_id: {weight for node in tree.nodes for weight in node.columns.get("advantage", ())}
         for trees in batch.groups
         for tree in trees
     }

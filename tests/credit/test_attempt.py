@@ -38,7 +38,7 @@ def test_only_sampled_tokens_are_trained_whatever_role_the_text_has():
     credited = credit(TWO_TURNS, TWO_CALLS, 1.0)
     assert [node.node for node in credited.nodes] == [1, 3]
     tree = train_tree("r", attempt(), credited, unit=0)
-    assert [node.weights is not None for node in tree.nodes] == [False, True, False, True]
+    assert [bool(node.columns) for node in tree.nodes] == [False, True, False, True]
 
 
 def test_a_rollout_without_advantage_is_masked_under_the_reason_given():

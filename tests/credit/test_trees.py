@@ -15,7 +15,7 @@ def test_a_tree_has_the_recorded_tokens_with_their_weights_versions_and_unit():
     tree = train_tree("r", recorded, credit_attempt(recorded, 0.5), unit=7)
     assert [node.token_ids for node in tree.nodes] == [node.token_ids for node in recorded.nodes]
     assert [node.parent for node in tree.nodes] == [-1, 0, 1, 2]
-    assert [list(node.weights) if node.weights else None for node in tree.nodes] == [None, [0.5] * 4, None, [0.5] * 2]
+    assert [list(node.columns.get("advantage", ())) for node in tree.nodes] == [[], [0.5] * 4, [], [0.5] * 2]
     assert {node.unit for node in tree.nodes} == {7}
     assert [node.version for node in tree.nodes if node.sampled] == [3, 3]
 

@@ -112,7 +112,7 @@ def test_what_is_trained_is_exactly_what_was_sampled(letters: Path, tmp_path: Pa
         for tree in (tree for group in credited.batch.groups for tree in group):
             assert len(tree.nodes) >= 4
             for node in tree.nodes:
-                if node.weights is not None:
+                if node.columns:
                     same = recorded[tree.rollout_id][bytes(node.token_ids)]
                     assert node.sampled and same.logprobs is not None and node.logprobs == same.logprobs
                     seen += len(node.token_ids)

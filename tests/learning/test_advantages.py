@@ -73,7 +73,7 @@ def test_leave_one_out_refuses_a_single_reward() -> None:
 def test_what_the_algorithms_import_does_without_torch() -> None:
     code = (
         "import sys; import agentlightning.records.batch, agentlightning.credit.advantages, "
-        "agentlightning.learning.loss_config;"
+        "agentlightning.learning.objectives;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

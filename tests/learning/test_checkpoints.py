@@ -23,7 +23,7 @@ from agentlightning.errors import ConfigError, StoreError
 from agentlightning.learning import checkpoints
 from agentlightning.learning.checkpoints import complete, latest, load_state, prune, save
 from agentlightning.learning.learner import Learner
-from agentlightning.learning.loss_config import LossConfig
+from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss
 from agentlightning.settings.fields import LearnerConfig
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 
 def make(dtype: torch.dtype = torch.float32, seed: int = 0) -> Learner:
     config = LearnerConfig(lr=1e-3, schedule="cosine", minibatches=2)
-    return Learner(tiny_model(seed, dtype), config, LossConfig(), seed=0, total_steps=8)
+    return Learner(tiny_model(seed, dtype), config, PolicyGradientLoss(), seed=0, total_steps=8)
 
 
 def keep(folder: Path, learner: Learner, step: int = 1, **more: Any) -> checkpoints.Checkpoint:
@@ -140,7 +140,7 @@ def test_a_half_written_folder_is_never_picked_up(tmp_path: Path, damage: str) -
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     checkpoint = keep(tmp_path, make())
-    other = Learner(tiny_model(vocab_size=300), LearnerConfig(), LossConfig(), seed=0, total_steps=1)
+    other = Learner(tiny_model(vocab_size=300), LearnerConfig(), PolicyGradientLoss(), seed=0, total_steps=1)
     with pytest.raises(ConfigError, match="belongs to another model"):
         load_state(checkpoint, other)
 

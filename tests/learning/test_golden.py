@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from agentlightning.learning.learner import Learner
-from agentlightning.learning.loss_config import LossConfig
+from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss
 from agentlightning.settings.fields import LearnerConfig
 from tests.tiny import tiny_model
 
@@ -45,7 +45,7 @@ def steps_of(case: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     try:
         model = tiny_model()
-        learner = Learner(model, LearnerConfig(lr=1e-3, **settings), LossConfig(**loss), seed=7, total_steps=3)
+        learner = Learner(model, LearnerConfig(lr=1e-3, **settings), PolicyGradientLoss(**loss), seed=7, total_steps=3)
         batches = [
             with_logprobs(model, grpo_batch(groups=3, seed=n), noise=0.1, top_k=5 * (n % 2), seed=n) for n in range(3)
         ]
@@ -56,7 +56,13 @@ def steps_of(case: str) -> dict[str, Any]:
     for name, parameter in sorted(model.named_parameters()):
         digest.update(name.encode() + parameter.detach().numpy().tobytes())
     return {
-        "steps": [{name: float(getattr(stats, name)).hex() for name in MEASURED} for stats in steps],
+        "steps": [
+            {
+                name: float({"loss": stats.loss, "grad_norm": stats.grad_norm, **stats.statistics}[name]).hex()
+                for name in MEASURED
+            }
+            for stats in steps
+        ],
         "weights": digest.hexdigest(),
         "norm": float(sum(p.detach().double().square().sum() for p in model.parameters())).hex(),
     }

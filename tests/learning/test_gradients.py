@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, MistralConfig, PreT
 
 from agentlightning.learning import attention, forward
 from agentlightning.learning.learner import Gradient, Learner
-from agentlightning.learning.loss_config import LossConfig
+from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss
 from agentlightning.records.batch import Batch, TrainTree
 from agentlightning.settings.fields import LearnerConfig
 from agentlightning.types import KeptIds
@@ -27,7 +27,11 @@ from tests.tiny import tiny_model
 from .trees import batches, difference, exact, given, grpo_batch, reference, sampled, with_logprobs
 
 Layout = Literal["auto", "tree", "flat"]
-LOSSES = (LossConfig(), LossConfig(aggregation="sequence_mean"), LossConfig(aggregation="dr_grpo", fixed_length=7))
+LOSSES = (
+    PolicyGradientLoss(),
+    PolicyGradientLoss(aggregation="sequence_mean"),
+    PolicyGradientLoss(aggregation="dr_grpo", fixed_length=7),
+)
 MODEL = exact(tiny_model())
 """In float64. Weights are never changed: gradients only."""
 
@@ -41,17 +45,19 @@ def small_blocks() -> Iterator[None]:
 
 
 def gradient(
-    model: PreTrainedModel, batch: Batch, layout: Layout = "auto", loss: LossConfig | None = None, **config: Any
+    model: PreTrainedModel, batch: Batch, layout: Layout = "auto", loss: PolicyGradientLoss | None = None, **config: Any
 ) -> Gradient:
     model.requires_grad_(True)
-    learner = Learner(model, LearnerConfig(layout=layout, **config), loss or LossConfig(), seed=0, total_steps=10)
+    learner = Learner(
+        model, LearnerConfig(layout=layout, **config), loss or PolicyGradientLoss(), seed=0, total_steps=10
+    )
     return learner.gradient(batch)
 
 
 @settings(max_examples=12, deadline=None)
 @hypothesis_given(batches(), st.sampled_from(LOSSES), st.sampled_from([0, 3]), st.sampled_from([0.7, 1.0]))
 def test_tree_and_flat_give_the_gradient_of_the_formulas_in_float64(
-    batch: Batch, loss: LossConfig, top_k: int, temperature: float
+    batch: Batch, loss: PolicyGradientLoss, top_k: int, temperature: float
 ) -> None:
     batch = with_logprobs(MODEL, batch, noise=0.4, top_k=top_k, temperature=temperature)
     expected = reference(MODEL, batch, loss)
@@ -63,14 +69,14 @@ def test_tree_and_flat_give_the_gradient_of_the_formulas_in_float64(
 
 @settings(max_examples=8, deadline=None)
 @hypothesis_given(batches(), st.sampled_from(LOSSES))
-def test_tree_and_flat_give_the_same_gradient_in_float32(batch: Batch, loss: LossConfig) -> None:
+def test_tree_and_flat_give_the_same_gradient_in_float32(batch: Batch, loss: PolicyGradientLoss) -> None:
     model = tiny_model()
     batch = with_logprobs(model, batch, noise=0.4)
     assert difference(gradient(model, batch, "tree", loss), gradient(model, batch, "flat", loss)) < 1e-5
 
 
 @pytest.mark.parametrize(("loss", "recompute"), list(itertools.product(LOSSES, (False, True))))
-def test_one_row_of_eight_is_eight_rows_of_one(loss: LossConfig, recompute: bool) -> None:
+def test_one_row_of_eight_is_eight_rows_of_one(loss: PolicyGradientLoss, recompute: bool) -> None:
     """The normaliser belongs to the minibatch, so neither the row cap nor the head's chunk shows in the loss or its
     gradient."""
     batch = with_logprobs(MODEL, grpo_batch(groups=1, size=8), noise=0.5)
@@ -101,7 +107,11 @@ def test_attention_is_computed_in_blocks_that_see_only_their_path(monkeypatch: p
         return attend(module, query, key, *more, **settings)
 
     learner = Learner(
-        copy.deepcopy(MODEL).requires_grad_(True), LearnerConfig(layout="tree"), LossConfig(), seed=0, total_steps=1
+        copy.deepcopy(MODEL).requires_grad_(True),
+        LearnerConfig(layout="tree"),
+        PolicyGradientLoss(),
+        seed=0,
+        total_steps=1,
     )
     monkeypatch.setattr(attention, "sdpa_attention_forward", counting)
     in_blocks = learner.gradient(batch)
@@ -132,7 +142,7 @@ def test_a_sample_shared_by_several_paths_is_trained_once() -> None:
     ]
     batch = with_logprobs(MODEL, Batch(((TrainTree(tuple(shared), "r"),),)))
     for layout in ("tree", "flat"):
-        assert difference(gradient(MODEL, batch, layout), reference(MODEL, batch, LossConfig())) < 1e-10
+        assert difference(gradient(MODEL, batch, layout), reference(MODEL, batch, PolicyGradientLoss())) < 1e-10
 
 
 def test_masked_tokens_leave_no_trace_in_the_gradient() -> None:
@@ -161,7 +171,13 @@ def test_importance_ratios_are_right_under_temperature_and_a_cut_support() -> No
     """Where sampler and learner are the same policy every ratio is 1, so the loss is minus the mean weight."""
     for top_k, temperature in itertools.product((0, 5), (0.5, 1.0, 1.7)):
         batch = with_logprobs(MODEL, grpo_batch(groups=1), top_k=top_k, temperature=temperature)
-        weights = [w for group in batch.groups for tree in group for node in tree.nodes for w in node.weights or ()]
+        weights = [
+            w
+            for group in batch.groups
+            for tree in group
+            for node in tree.nodes
+            for w in node.columns.get("advantage", ())
+        ]
         assert gradient(MODEL, batch).loss == pytest.approx(-sum(weights) / len(weights), abs=1e-6)
 
 
@@ -199,7 +215,7 @@ def test_other_architectures_give_the_same_gradient_in_both_layouts(config: Any)
     batch = with_logprobs(model, small, noise=0.3)
     auto = gradient(copy.deepcopy(model), batch, "auto")
     assert difference(auto, gradient(model, batch, "flat")) < 1e-5
-    assert difference(auto, reference(model, batch, LossConfig())) < 1e-5
+    assert difference(auto, reference(model, batch, PolicyGradientLoss())) < 1e-5
 
 
 def _within(tree: TrainTree, vocabulary: int) -> TrainTree:

@@ -20,9 +20,8 @@ from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.engines.grammar import Grammars, replay
 from agentlightning.engines.local.engine import LocalEngine
 from agentlightning.errors import RunFailed
-from agentlightning.learning import losses
 from agentlightning.learning.learner import Gradient, Learner
-from agentlightning.learning.loss_config import LossConfig
+from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss, clipped_policy_loss
 from agentlightning.records.batch import Batch, TrainTree
 from agentlightning.records.traces import AttemptTrace
 from agentlightning.settings.fields import EngineConfig, LearnerConfig
@@ -141,18 +140,23 @@ def batch_of(rollouts: list[Credited], group: int = 4) -> Batch:
 
 def learner(grammars: Grammars | None, **config: Any) -> Learner:
     return Learner(
-        tiny_model(), LearnerConfig(**{"lr": 1e-3, **config}), LossConfig(), seed=0, total_steps=5, grammars=grammars
+        tiny_model(),
+        LearnerConfig(**{"lr": 1e-3, **config}),
+        PolicyGradientLoss(),
+        seed=0,
+        total_steps=5,
+        grammars=grammars,
     )
 
 
 def masked_reference(batch: Batch, grammars: Grammars) -> Gradient:
     """The loss with every logit outside a token's support set to -inf, one path at a time, through autograd."""
     model = tiny_model().requires_grad_(True)
-    loss = LossConfig()
+    loss = PolicyGradientLoss()
     total: list[Tensor] = []
     for tree in (tree for group in batch.groups for tree in group):
         prompt, node = tree.nodes
-        assert node.logprobs is not None and node.weights is not None
+        assert node.logprobs is not None
         ids = torch.tensor([[*prompt.token_ids, *node.token_ids]])
         logits_TV = model(ids).logits[0, len(prompt.token_ids) - 1 : -1] / node.temperature
         masked_TV = torch.full_like(logits_TV, -math.inf)
@@ -167,11 +171,9 @@ def masked_reference(batch: Batch, grammars: Grammars) -> Gradient:
             masked_TV[t, inside] = logits_TV[t, inside]
         new_T = masked_TV.log_softmax(-1).gather(1, torch.tensor(list(node.token_ids))[:, None])[:, 0]
         old_T = torch.tensor(node.logprobs) - torch.tensor(node.log_kept or [0.0] * len(node.logprobs))
-        trained = [t for t, weight in enumerate(node.weights) if not math.isnan(weight)]
-        weights_T = torch.tensor(node.weights)[trained]
-        total.append(
-            losses.clipped_policy_loss(new_T[trained], old_T[trained], weights_T, loss.clip_low, loss.clip_high)
-        )
+        trained = node.trained
+        weights_T = torch.tensor(node.columns["advantage"])[trained]
+        total.append(clipped_policy_loss(new_T[trained], old_T[trained], weights_T, loss.clip_low, loss.clip_high))
     value = torch.cat(total).mean()
     names = [name for name, _ in model.named_parameters()]
     grads = torch.autograd.grad(value, list(model.parameters()))
@@ -187,7 +189,7 @@ async def test_parity_holds_under_a_grammar_temperature_and_top_p(
     assert stats.trained_tokens == sum(rollout.trained for rollout in rollouts)
     assert 0 < stats.parity.max < 1e-4 / 0.6
     assert abs(stats.parity.k3) < 1e-8
-    assert stats.ratio_mean == pytest.approx(1, abs=1e-4), (
+    assert stats.statistics["ratio_mean"] == pytest.approx(1, abs=1e-4), (
         "the ratio of unchanged weights is one, whatever cut the support"
     )
 
@@ -210,10 +212,10 @@ async def test_forced_tokens_are_masked_and_counted(engine: LocalEngine, grammar
     rollouts = await drawn(engine, [PARAMS[0]], 3)
     for rollout in rollouts:
         (node,) = [node for node in rollout.tree.nodes if node.sampled]
-        assert node.weights is not None and node.kept is None and node.constraint is not None
+        assert node.columns and node.kept is None and node.constraint is not None
         sets = replay(grammars.matcher(GRAMMAR, (END,)), array("i"), node.token_ids)
         single = [sum(int(word).bit_count() for word in words.view("uint32")) == 1 for words in sets]
-        assert [math.isnan(weight) for weight in node.weights] == single
+        assert [math.isnan(weight) for weight in node.columns["advantage"]] == single
         assert rollout.masked == {"forced": sum(single)}
         assert rollout.trained + sum(single) == rollout.sampled == len(node.token_ids)
         assert single[0] and single[-1], "the brace that opens and the end of the turn"

@@ -25,7 +25,7 @@ from transformers import (
 from agentlightning.engines.local.threads import Threads
 from agentlightning.errors import ConfigError, ModelError, RunFailed
 from agentlightning.learning.learner import Learner
-from agentlightning.learning.loss_config import LossConfig
+from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss
 from agentlightning.records.batch import Batch, LearnerStats, TrainTree
 from agentlightning.settings.fields import LearnerConfig
 from tests.tiny import tiny_model
@@ -38,12 +38,12 @@ def make(
     *,
     total_steps: int = 10,
     seed: int = 0,
-    loss: LossConfig | None = None,
+    loss: PolicyGradientLoss | None = None,
     **config: Any,
 ) -> Learner:
     config = {"lr": 1e-3, **config}
     return Learner(
-        model or tiny_model(), LearnerConfig(**config), loss or LossConfig(), seed=seed, total_steps=total_steps
+        model or tiny_model(), LearnerConfig(**config), loss or PolicyGradientLoss(), seed=seed, total_steps=total_steps
     )
 
 
@@ -63,7 +63,7 @@ def scaled(batch: Batch, factor: float) -> Batch:
                 replace(
                     tree,
                     nodes=tuple(
-                        replace(n, weights=n.weights and array("f", [w * factor for w in n.weights]))
+                        replace(n, columns={name: array("f", [w * factor for w in c]) for name, c in n.columns.items()})
                         for n in tree.nodes
                     ),
                 )
@@ -116,7 +116,7 @@ def test_parity_is_measured_before_the_first_optimizer_step_whatever_the_minibat
         assert often.parity.max == pytest.approx(once.parity.max, abs=1e-6)
         assert often.parity.mean == pytest.approx(once.parity.mean, abs=1e-6)
         assert often.parity.k3 == pytest.approx(once.parity.k3, abs=1e-6)
-        assert often.entropy == pytest.approx(once.entropy, abs=1e-6)
+        assert often.statistics["entropy"] == pytest.approx(once.statistics["entropy"], abs=1e-6)
 
 
 def test_parity_shows_a_sampler_that_is_off() -> None:
@@ -143,7 +143,7 @@ def test_a_step_is_adamw_on_the_clipped_gradient_of_the_formulas() -> None:
     model = tiny_model().double()
     batch = with_logprobs(model, grpo_batch(), noise=0.2)
     expected = copy.deepcopy(model)
-    found = reference(expected, batch, LossConfig())
+    found = reference(expected, batch, PolicyGradientLoss())
     for name, parameter in expected.named_parameters():
         parameter.grad = found.by_name[name]
     norm = torch.nn.utils.clip_grad_norm_(expected.parameters(), 0.01)
@@ -157,7 +157,7 @@ def test_a_step_is_adamw_on_the_clipped_gradient_of_the_formulas() -> None:
 
 
 def test_weight_decay_leaves_norms_and_biases_alone() -> None:
-    groups = make(weight_decay=0.1)._optimizer.param_groups  # pyright: ignore[reportPrivateUsage]
+    groups = make(weight_decay=0.1).weights.optimizer.param_groups
     assert [(group["weight_decay"], {p.ndim for p in group["params"]}) for group in groups] == [(0.1, {2}), (0.0, {1})]
 
 
@@ -245,16 +245,16 @@ def test_minibatches_divide_the_groups_and_each_takes_an_optimizer_step() -> Non
 def test_later_passes_are_measured_against_the_policy_that_sampled() -> None:
     batch = with_logprobs(tiny_model(), grpo_batch())
     first, later = make(lr=0.01).step(batch), make(lr=0.01, epochs=3).step(batch)
-    assert first.ratio_mean == pytest.approx(1, abs=1e-4) and first.clip_fraction == 0
-    assert later.clip_fraction > 0
+    assert first.statistics["ratio_mean"] == pytest.approx(1, abs=1e-4) and first.statistics["clip_fraction"] == 0
+    assert later.statistics["clip_fraction"] > 0
 
 
 def test_with_recompute_the_ratio_starts_at_one_and_importance_weighs_the_tokens() -> None:
     model = tiny_model().double()
     batch = with_logprobs(model, grpo_batch(), noise=1.0)
-    expected = reference(copy.deepcopy(model), batch, LossConfig(), importance_cap=1.5)
+    expected = reference(copy.deepcopy(model), batch, PolicyGradientLoss(), importance_cap=1.5)
     stats = make(model, old_logprobs="recompute", importance_cap=1.5).step(batch)
-    assert stats.ratio_mean == pytest.approx(1) and stats.clip_fraction == 0
+    assert stats.statistics["ratio_mean"] == pytest.approx(1) and stats.statistics["clip_fraction"] == 0
     assert stats.loss == pytest.approx(expected.loss, abs=1e-6)
 
 
@@ -277,7 +277,10 @@ def test_stats_count_what_was_forwarded() -> None:
     assert flat.forward_tokens == flat.flat_tokens == tree.flat_tokens == 8 * (20 + 6 + 3 + 3 - 1)
     assert tree.rows == 2 and flat.rows == 8
     assert 2 * 20 < tree.forward_tokens <= 2 * (20 + 4 * 11)
-    assert tree.entropy == pytest.approx(flat.entropy, abs=1e-5) and 4 < tree.entropy < 8
+    assert (
+        tree.statistics["entropy"] == pytest.approx(flat.statistics["entropy"], abs=1e-5)
+        and 4 < tree.statistics["entropy"] < 8
+    )
     assert tree.peak_memory > 1e7 and tree.seconds > 0
 
 
@@ -423,10 +426,10 @@ def test_bfloat16_weights_follow_their_float32_masters() -> None:
 
 def test_bfloat16_recomputes_old_logprobs_so_that_the_ratio_is_not_its_noise() -> None:
     batch = with_logprobs(tiny_model(), grpo_batch(), noise=0.3)
-    assert make(tiny_model(dtype=torch.bfloat16)).step(batch).ratio_mean == pytest.approx(1)
-    assert make(tiny_model(dtype=torch.bfloat16), old_logprobs="sampler").step(batch).ratio_mean != pytest.approx(
-        1, abs=1e-4
-    )
+    assert make(tiny_model(dtype=torch.bfloat16)).step(batch).statistics["ratio_mean"] == pytest.approx(1)
+    assert make(tiny_model(dtype=torch.bfloat16), old_logprobs="sampler").step(batch).statistics[
+        "ratio_mean"
+    ] != pytest.approx(1, abs=1e-4)
 
 
 def test_bfloat16_layouts_agree_as_far_as_bfloat16_goes() -> None:
@@ -452,7 +455,9 @@ def test_state_of_other_parameters_is_refused() -> None:
 def test_threads_are_set_before_each_step() -> None:
     before = torch.get_num_threads()
     try:
-        learner = Learner(tiny_model(), LearnerConfig(), LossConfig(), seed=0, total_steps=1, threads=Threads(2))
+        learner = Learner(
+            tiny_model(), LearnerConfig(), PolicyGradientLoss(), seed=0, total_steps=1, threads=Threads(2)
+        )
         torch.set_num_threads(1)
         learner.step(Batch(()))
         assert torch.get_num_threads() == 2

@@ -42,8 +42,8 @@ def paths_of(batch: Batch) -> list[tuple[list[int], int, float]]:
             path = ends[node.parent] if node.parent >= 0 else []
             for t, token in enumerate(node.token_ids):
                 before = path + list(node.token_ids[:t])
-                if node.weights is not None and not math.isnan(node.weights[t]) and before:
-                    out.append((before, token, node.weights[t]))
+                if t in node.trained and before:
+                    out.append((before, token, node.columns["advantage"][t]))
             ends.append(path + list(node.token_ids))
     return sorted(out)
 
@@ -67,7 +67,7 @@ def seen_paths(result: Packed) -> list[tuple[list[int], int, float]]:
             path = visible(block, int(block.places_U[row]))
             assert int(block.positions_BT.flatten()[block.places_U[row]]) == len(path) - 1
             assert float(block.temperatures_U[row]) == float(trained.temperatures_E[entry])
-            out.append((path, int(trained.targets_E[entry]), float(trained.weights_E[entry])))
+            out.append((path, int(trained.targets_E[entry]), float(trained.columns_E["advantage"][entry])))
     return sorted(out)
 
 
@@ -236,7 +236,7 @@ def test_only_sampled_tokens_are_trained() -> None:
     [
         replace(sampled([2, 3], 0), logprobs=None),
         replace(sampled([2, 3], 0), logprobs=array("f", [0.0])),
-        replace(sampled([2, 3], 0), weights=array("f", [1.0])),
+        replace(sampled([2, 3], 0), columns={"advantage": array("f", [1.0])}),
         replace(sampled([2, 3], 0), log_kept=array("f", [0.0, 0.0])),
         replace(sampled([2, 3], 0), log_kept=array("f", [0.0, 0.0]), kept=KeptIds(array("i", [2]), array("i", [0, 1]))),
         sampled([2, 3], 5),

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentlightning.learning.learner import Gradient
-from agentlightning.learning.loss_config import LossConfig
+from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss
 from agentlightning.records.batch import Batch, TrainNode, TrainTree
 from agentlightning.types import KeptIds
 
@@ -37,8 +37,9 @@ def sampled(
     **more: object,
 ) -> TrainNode:
     """A sampled node. ``weight`` None masks it; a sequence has one weight per token, NaN where the token is masked."""
-    weights = None if weight is None else array("f", [weight] * len(ids) if isinstance(weight, float) else weight)
-    node = TrainNode(parent, array("i", ids), True, weights, array("f", [logprob] * len(ids)), unit=unit)
+    weights = [] if weight is None else [weight] * len(ids) if isinstance(weight, float) else weight
+    columns = {} if weight is None else {"advantage": array("f", weights)}
+    node = TrainNode(parent, array("i", ids), True, columns, array("f", [logprob] * len(ids)), unit=unit)
     return replace(node, **more)  # pyright: ignore[reportArgumentType]
 
 
@@ -158,7 +159,7 @@ def _logprobs_by_node(
 
 
 def reference(
-    model: PreTrainedModel, batch: Batch, loss: LossConfig, *, importance_cap: float | None = None
+    model: PreTrainedModel, batch: Batch, loss: PolicyGradientLoss, *, importance_cap: float | None = None
 ) -> Gradient:
     """The loss and its gradient as the formulas say, without packing, chunks or rows. With a cap: old logprobs
     recomputed."""
@@ -171,9 +172,8 @@ def reference(
             for index, logprobs_TV in _logprobs_by_node(model, tree):
                 node = tree.nodes[index]
                 assert node.logprobs is not None
-                for t, weight in enumerate(node.weights or ()):
-                    if math.isnan(weight):
-                        continue
+                for t in node.trained:
+                    weight = node.columns["advantage"][t]
                     new, old = logprobs_TV[t, node.token_ids[t]], torch.tensor(node.logprobs[t], dtype=torch.float64)
                     if node.kept is not None and node.log_kept is not None:
                         members = list(node.kept.ids[node.kept.offsets[t] : node.kept.offsets[t + 1]])
@@ -209,6 +209,4 @@ def difference(a: Gradient, b: Gradient) -> float:
 
 def trained_tokens(batch: Batch) -> int:
     """How many tokens carry a weight."""
-    return sum(
-        not math.isnan(w) for group in batch.groups for tree in group for node in tree.nodes for w in node.weights or ()
-    )
+    return sum(len(node.trained) for group in batch.groups for tree in group for node in tree.nodes)
