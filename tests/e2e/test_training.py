@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from agentlightning import GRPO, Trainer
 from agentlightning.algorithms.policy_gradient import PolicyGradient
 from agentlightning.cli.app import app
+from agentlightning.credit import train_batch
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.records.ledger import Ledger
 from agentlightning.store import open_store
@@ -109,7 +110,7 @@ def test_what_is_trained_is_exactly_what_was_sampled(letters: Path, tmp_path: Pa
             for g in groups
             for t in g.traces
         }
-        for tree in (tree for group in credited.batch.groups for tree in group):
+        for tree in (tree for group in train_batch(groups, credited.attempts).groups for tree in group):
             assert len(tree.nodes) >= 4
             for node in tree.nodes:
                 if node.columns:
