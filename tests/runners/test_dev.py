@@ -2,8 +2,8 @@
 
 import json
 import textwrap
+from array import array
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.console import Console
 from agentlightning.agent.calling import as_agent
 from agentlightning.records.attempts import AttemptReport
 from agentlightning.records.probe import AgentProbe, ClientFound, CodePlace
+from agentlightning.records.traces import AttemptTrace, Trace
 from agentlightning.records.usage import AttemptUsage, EngineUse, SeenAgent
 from agentlightning.runners.check import check_agent
 from agentlightning.runners.report import SLOW_ENGINE
@@ -24,6 +25,7 @@ from agentlightning.types import (
     FinishReason,
     Message,
     Mode,
+    Node,
     Reason,
     Reward,
     Rollout,
@@ -72,6 +74,24 @@ def call(
     )
 
 
+def recorded(item, calls):
+    """The trace of an attempt that made these calls, each with a sample of its own."""
+    nodes = [
+        node
+        for i in range(len(calls))
+        for node in (
+            Node(2 * i, None, False, array("i", [1]), i),
+            Node(2 * i + 1, 2 * i, True, array("i", [2]), i, array("f", [-1.0]), version=1),
+        )
+    ]
+    calls = [
+        replace(one, prompt_node=2 * i, samples=(replace(one.samples[0], node=2 * i + 1),))
+        for i, one in enumerate(calls)
+    ]
+    attempt = replace(item.attempt, marked=item.result.marked)
+    return Trace(item.rollout, (AttemptTrace(attempt, tuple(calls), tuple(nodes)),))
+
+
 def titles(findings, level=None):
     return [finding.title for finding in findings if level in (None, finding.level)]
 
@@ -98,7 +118,7 @@ def test_malformed_tool_calls_are_counted_beside_those_that_could_be_read():
     [finding] = find([item], calls_of((item, [broken, whole])), PROBE)
     assert (finding.level, finding.title) == ("warns", "Tool calls were malformed")
     assert finding.cause.startswith("2 of 3 tool calls") and "model.tool_format" in finding.remedy
-    traces = [SimpleNamespace(attempts=[SimpleNamespace(rewards=(), attempt=item.attempt, calls=[broken])])]
+    traces = [Trace(item.rollout, (AttemptTrace(item.attempt, (broken,), ()),))]
     shown = str(dev_report([item], traces, as_agent(agents.plain), RunConfig()))
     assert "call 0  chat gpt-4o  10 -> 3 tokens, stop, root, 2 malformed tool calls" in shown
 
@@ -407,23 +427,10 @@ def whole_report():
         report(1),
         report(2, failure=Failure(Reason.AGENT_ERROR, "KeyError: 'x' (a.py:3)", "Traceback\nKeyError: 'x'")),
     )
+    refused = replace(call(), status=CallStatus.REFUSED, samples=(), error="no")
     traces = [
-        SimpleNamespace(
-            attempts=[
-                SimpleNamespace(
-                    rewards=(), attempt=good.attempt, calls=(call(), call(1, "continued", content="x" * 200))
-                )
-            ]
-        ),
-        SimpleNamespace(
-            attempts=[
-                SimpleNamespace(
-                    rewards=(),
-                    attempt=bad.attempt,
-                    calls=(replace(call(), status=CallStatus.REFUSED, samples=(), error="no"),),
-                )
-            ]
-        ),
+        recorded(good, (call(), call(1, "continued", content="x" * 200))),
+        Trace(bad.rollout, (AttemptTrace(bad.attempt, (refused,), ()),)),
     ]
     return dev_report([good, bad], traces, as_agent(agents.plain), RunConfig(), probe=PROBE)
 
@@ -468,10 +475,7 @@ def test_the_agents_of_a_program_are_listed_with_how_they_are_known() -> None:
     first = report(agents={"planner": seen("path"), "agent-0a1b2c": seen("learned", "You check\nplans.", ("search",))})
     second = report(2, agents={"planner": seen("path")})
     calls = (call(agent="planner"), call(1, "new", agent="agent-0a1b2c"), call(2, "new", agent="planner"))
-    traces = [
-        SimpleNamespace(attempts=[SimpleNamespace(rewards=(), attempt=item.attempt, calls=calls)])
-        for item in (first, second)
-    ]
+    traces = [recorded(item, calls) for item in (first, second)]
     whole = dev_report(
         [first, second], traces, as_agent(agents.plain), RunConfig(),
         template={"chosen": {"name": "hermes", "sure": False, "why": "x"}, "made_fit": ["replies in a row have an "
@@ -522,10 +526,7 @@ def test_the_report_says_of_each_agent_whether_it_would_be_trained() -> None:
     agents_met = {name: seen("path") for name in ("planner", "critic", "writer")}
     first, second = marking(report(agents=agents_met), "critic"), report(2, 0.0, agents=agents_met)
     made = (call(agent="planner"), call(1, "new", agent="critic"), call(2, "new", agent="writer"))
-    traces = [
-        SimpleNamespace(attempts=[SimpleNamespace(rewards=(), attempt=item.attempt, calls=made)])
-        for item in (first, second)
-    ]
+    traces = [recorded(item, made) for item in (first, second)]
 
     def said(**config) -> str:
         return str(dev_report([first, second], traces, as_agent(agents.plain), RunConfig(**config)))
@@ -538,6 +539,15 @@ def test_the_report_says_of_each_agent_whether_it_would_be_trained() -> None:
     assert "writer (known by its path): 2 calls in 2 rollouts, trained in 1 of 2" in said(), (
         "the second rollout chose nobody: it trains all"
     )
+
+
+def test_an_agent_whose_samples_credit_would_mask_is_not_said_to_be_trained() -> None:
+    item = report(agents={name: seen("path") for name in ("planner", "critic")})
+    greedy = call(1, "new", agent="critic")
+    made = (call(agent="planner"), replace(greedy, used=SamplingParams(temperature=0.0)))
+    text = str(dev_report([item], [recorded(item, made)], as_agent(agents.plain), RunConfig(trained_agents=".*")))
+    assert "  planner (known by its path): 1 call in 1 rollout, trained\n" in text
+    assert "  critic (known by its path): 1 call in 1 rollout, not trained\n" in text
 
 
 def test_agents_whose_prompts_never_come_twice_are_a_note() -> None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentlightning.agent.trained_agents import TrainedAgents, together
+from agentlightning.credit import credit_attempt
 from agentlightning.text import clip, plural, printable
 from agentlightning.types import Call
 from agentlightning.views.dev.finding import Finding
 
 if TYPE_CHECKING:
     from agentlightning.records.attempts import AttemptReport
+    from agentlightning.records.traces import AttemptTrace
 
 WIDTH = 120
 """Columns of what an agent or a model says."""
@@ -42,12 +44,26 @@ def choices(reports: Sequence[AttemptReport], trained_agents: str | None) -> lis
     return [TrainedAgents(trained_agents, report.result.marked) for report in reports]
 
 
+def trained_in(attempt: AttemptTrace, trained_agents: str | None) -> frozenset[str]:
+    """The agents of whose samples some would be trained, were the attempt one of a training run: what credit says."""
+    credit = credit_attempt(attempt, 1.0, trained_agents=trained_agents)
+    names = {call.index: call.agent or "" for call in attempt.calls}
+    return frozenset(
+        names[node.call_index] for node in attempt.nodes if node.sampled and credit.by_node[node.id].trained
+    )
+
+
 def list_agents(
-    reports: Sequence[AttemptReport], calls: Mapping[str, Sequence[Call]], trained_agents: str | None = None
+    reports: Sequence[AttemptReport], traces: Sequence[AttemptTrace], trained_agents: str | None = None
 ) -> list[AgentLine]:
-    """The agents in the order of their first calls. ``calls`` are each attempt's, by attempt id."""
-    chosen = choices(reports, trained_agents)
-    everyone = all(one.everyone for one in chosen)
+    """The agents in the order of their first calls. ``traces`` are those of the reports' attempts, in any order."""
+    by_id = {trace.attempt.id: trace for trace in traces}
+    calls = {id: trace.calls for id, trace in by_id.items()}
+    trained = [
+        trained_in(by_id[report.attempt.id], trained_agents) if report.attempt.id in by_id else frozenset[str]()
+        for report in reports
+    ]
+    everyone = all(one.everyone for one in choices(reports, trained_agents))
     named: dict[str, dict[int, list[Call]]] = {}
     for number, report in enumerate(reports):
         for call in (call for call in calls.get(report.attempt.id, ()) if call.external is None):
@@ -56,7 +72,7 @@ def list_agents(
     for name, by_report in named.items():
         seen = next((report.usage.agents[name] for report in reports if name in report.usage.agents), None)
         if seen is not None:
-            kept = {reports[i].rollout.id for i in by_report if chosen[i].trains(name) and not reports[i].retried}
+            kept = {reports[i].rollout.id for i in by_report if name in trained[i] and not reports[i].retried}
             count, rollouts = sum(map(len, by_report.values())), len({reports[i].rollout.id for i in by_report})
             lines.append(
                 AgentLine(name, seen.how, count, rollouts, seen.system, seen.tools, None if everyone else len(kept))

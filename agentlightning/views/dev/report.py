@@ -205,8 +205,9 @@ def dev_report(
     known of the agent before; ``external`` has the true names of external models by their names in the resources,
     ``repeats`` the rollouts that ran the task of an earlier one again,
     each with that one."""
-    rewards = {attempt.attempt.id: attempt.rewards for trace in traces for attempt in trace.attempts}
-    calls = {attempt.attempt.id: attempt.calls for trace in traces for attempt in trace.attempts}
+    attempts = [attempt for trace in traces for attempt in trace.attempts]
+    rewards = {attempt.attempt.id: attempt.rewards for attempt in attempts}
+    calls = {attempt.attempt.id: attempt.calls for attempt in attempts}
     given = agent.source.given if agent.source is not None else agent.name
     isolation = f", isolation {probe.isolation}" if probe is not None else ""
     return DevReport(
@@ -214,7 +215,7 @@ def dev_report(
         "a sample",
         attempts=tuple(_attempt_line(report, calls.get(report.attempt.id, ()), repeats) for report in reports),
         findings=tuple(find(reports, calls, probe, config.trained_agents, rewards=rewards, repeats=repeats)),
-        agents=tuple(list_agents(reports, calls, config.trained_agents)),
+        agents=tuple(list_agents(reports, attempts, config.trained_agents)),
         chosen=together(choices(reports, config.trained_agents)),
         external=tuple(list_external(reports, external)),
         template=template or {},
