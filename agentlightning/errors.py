@@ -52,6 +52,10 @@ class StoreError(AgentLightningError):
     """The record could not be written or read (disk full, folder not writable, database damaged)."""
 
 
+class RewardRefused(StoreError):
+    """A reward names an attempt, a call, an agent or a tool call that there is not."""
+
+
 class StreamError(AgentLightningError):
     """What a command has to say cannot be written (disk full)."""
 

@@ -31,10 +31,12 @@ class Mode(StrEnum):
 
 
 class Status(StrEnum):
-    """The state of a rollout or an attempt: ``queued -> running -> succeeded | failed | cancelled``."""
+    """The state of a rollout or an attempt: ``queued -> running -> (scoring ->) succeeded | failed | cancelled``."""
 
     QUEUED = "queued"
     RUNNING = "running"
+    SCORING = "scoring"
+    """Its agent has ended and its grader has not: no runner holds it, and it has a deadline of its own."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -62,7 +64,7 @@ class Reason(StrEnum):
     EXTERNAL = "external"
     """An external model could not be reached, or failed, and the agent did not recover."""
     LOST = "lost"
-    """The runner died or stopped renewing its lease."""
+    """The runner died or stopped renewing its lease, or no grader scored the attempt in time."""
     CANCELLED = "cancelled"
     """The run cancelled it: quorum met, shutdown, or the user asked."""
 
@@ -267,9 +269,17 @@ class External:
         return next((value for name in names if isinstance(value := self.usage.get(name), int)), 0)
 
 
+GIVEN = "given"
+"""The wire of a call that came from no API: a triplet that the user handed in, whose reply matches no recorded call. It
+is stored like any other call; the node of its reply is no sampled one, since nobody knows its logprobs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One model call of an attempt. ``prompt_node`` is the last node of its prompt; the samples' nodes hang below it.
+
+    ``wire`` is the name of the API it came by, or ``given``. ``agent`` may be set once after the call, where only a
+    span tells it.
 
     One to an external model has ``external``, and neither policy, branch, nodes nor samples; ``model`` is then the name
     of the resource.
@@ -310,9 +320,12 @@ with them, stay finite in float32."""
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A score. It attaches to a rollout, and within it to one call or one agent where those are given. Append-only.
+    """A score. It attaches to a rollout, and within it to one call, one agent or one tool call where those are given,
+    which have to be of its own attempt. Append-only.
 
-    ``source`` is ``return``, ``emit``, ``grader``, ``rule`` or ``failure_reward``.
+    ``source`` is ``return``, ``emit``, ``grader``, ``rule`` or ``failure_reward``. ``tool_call_id`` is the id that the
+    model's request to run the tool has. ``late``, which the store sets: it came after its attempt had ended, and counts
+    for nothing that was decided then.
     """
 
     rollout_id: str
@@ -324,6 +337,8 @@ class Reward:
     agent: str | None = None
     reason: str | None = None
     created_at: float = 0.0
+    tool_call_id: str | None = None
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +371,8 @@ class Rollout:
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One try at a rollout, held by a runner under a lease. ``number`` counts from 1. ``lease_until`` is Unix time in
-    seconds. ``marked`` are the agents that it marked as trainable."""
+    seconds, and so is ``score_until``: the deadline of an attempt that is, or was, ``scoring``. ``marked`` are the
+    agents that it marked as trainable."""
 
     id: str
     rollout_id: str
@@ -369,6 +385,7 @@ class Attempt:
     failure: Failure | None = None
     output: Json = None
     marked: tuple[str, ...] = ()
+    score_until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,3 +454,13 @@ class Intent:
     groups: tuple[int, ...]
     versions: Mapping[str, int]
     mode: Mode = Mode.TRAIN
+
+
+@dataclass(frozen=True, slots=True)
+class CreditRow:
+    """What a step's training of one policy did with the sampled tokens of one attempt. ``blob`` is written and read by
+    records/credit.py."""
+
+    policy: str
+    attempt_id: str
+    blob: bytes

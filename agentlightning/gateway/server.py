@@ -32,7 +32,7 @@ import orjson
 from aiohttp import web
 
 from agentlightning.agent.resources import LLM
-from agentlightning.errors import AgentLightningError, ConfigError, StoreError
+from agentlightning.errors import AgentLightningError, ConfigError, RewardRefused, StoreError
 from agentlightning.gateway.agents import named_by_body, named_by_request
 from agentlightning.gateway.answers import EVENTS, JSON, begin, drop, identity_of, retry_count, send
 from agentlightning.gateway.bodies import parse, read_body, readable
@@ -501,6 +501,8 @@ class Gateway:
             reward = _reward(parse(await read_body(request), constants=True), session)
             await session.add_reward(reward)
             return await send(request, orjson.dumps({"ok": True, "reward": _shown(reward)}), 200, JSON)
+        except RewardRefused as error:
+            raise CallError(422, str(error)) from error
         except StoreError as error:
             raise CallError(500, f"the reward could not be stored: {error}", code="not_recorded") from error
 

@@ -218,7 +218,7 @@ class Run:
                 a,
                 tuple(await self.store.calls(a.id)),
                 tuple(await self.store.nodes(a.id)),
-                tuple(reward for reward in rewards if reward.attempt_id == a.id),
+                tuple(reward for reward in rewards if reward.attempt_id == a.id and not reward.late),
             )
             for a in await self.store.attempts(rollout.id)
         ]

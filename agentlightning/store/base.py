@@ -15,6 +15,7 @@ from agentlightning.types import (
     Attempt,
     AttemptResult,
     Call,
+    CreditRow,
     Failure,
     Intent,
     Json,
@@ -53,9 +54,14 @@ class Store(Protocol):
         """The given or the latest version. Raises StoreError if there is none."""
         ...
 
-    async def put_step(self, step: StepRecord) -> None:
-        """Inserts or replaces (a resumed run repeats the steps after its checkpoint). Raises StoreError for a group
-        that an earlier step has; a later step that has it is forgotten, since the run makes it again."""
+    async def put_step(self, step: StepRecord, credit: Sequence[CreditRow] | None = None) -> None:
+        """Inserts or replaces (a resumed run repeats the steps after its checkpoint), with the step's credit in the
+        same transaction; None keeps what it has. Raises StoreError for a group that an earlier step has; a later step
+        that has it is forgotten, since the run makes it again."""
+        ...
+
+    async def credit(self, run_id: str, *, step: int | None = None, attempt_id: str | None = None) -> list[CreditRow]:
+        """What was put with the steps: of one, of one attempt, or all, in order of step, attempt and policy."""
         ...
 
     async def steps(self, run_id: str) -> list[StepRecord]:
@@ -110,6 +116,16 @@ class Store(Protocol):
         """Extends the lease; False when the attempt is no longer running (expired, cancelled, finished)."""
         ...
 
+    async def score(
+        self, attempt_id: str, *, seconds: float, output: Json = None, marked: Sequence[str] = ()
+    ) -> Rollout:
+        """Has a running attempt wait for its grader, for at most ``seconds``, with what its agent returned: attempt and
+        rollout become ``scoring``, and no lease is held or renewed any more. ``finish`` ends it, or ``retry``.
+
+        Doing so a second time changes nothing. Raises LeaseLost when the attempt was ended by something else.
+        """
+        ...
+
     async def finish(self, attempt_id: str, result: AttemptResult) -> Rollout:
         """Ends the attempt, appends ``result.rewards`` and ends its rollout, in one transaction.
 
@@ -125,12 +141,12 @@ class Store(Protocol):
 
     async def expire(self, *, now: float | None = None, max_attempts: int = 1) -> list[Attempt]:
         """Ends attempts whose lease has passed, as ``lost``; their rollouts are queued again while attempts are left,
-        else fail."""
+        else fail. Attempts that wait for a grader past their deadline are ``lost`` too, and their rollouts fail."""
         ...
 
     async def requeue_running(self, run_id: str) -> list[str]:
         """On resume: ends every running attempt of the run as ``lost`` and queues its rollout again. Returns the
-        rollout ids."""
+        rollout ids. What is being scored stays so, until its deadline: its output is recorded and can be graded."""
         ...
 
     async def requeue_failed(self, rollout_ids: Sequence[str]) -> list[str]:
@@ -158,6 +174,11 @@ class Store(Protocol):
 
     async def set_call_status(self, call_id: str, status: str) -> None: ...
 
+    async def set_agent(self, call_id: str, agent: str) -> None:
+        """Names the agent that made a call after the call was recorded, once: the name counts instead of the recorded
+        one. Raises StoreError for a second, other name."""
+        ...
+
     async def calls(self, attempt_id: str) -> list[Call]:
         """In order of ``index``."""
         ...
@@ -167,8 +188,9 @@ class Store(Protocol):
         ...
 
     async def add_reward(self, reward: Reward) -> None:
-        """Refused with StoreError when its value is not a finite number within ``MAX_REWARD`` or its attempt does not
-        exist."""
+        """Refused with StoreError when its value is not a finite number within ``MAX_REWARD``, with RewardRefused when
+        its attempt does not exist, or has no such call, agent or tool call as the reward names. One that comes after
+        its attempt has ended is stored as ``late``."""
         ...
 
     async def rewards(self, rollout_id: str) -> list[Reward]:

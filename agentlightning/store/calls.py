@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import cast
 
+import orjson
 from sqlalchemy import Connection, Table, delete, insert, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import IntegrityError
 
-from agentlightning.errors import StoreError
+from agentlightning.errors import RewardRefused, StoreError
 from agentlightning.store.rows import Params, to_call, to_node, to_reward
 from agentlightning.store.schema import attempts, calls, nodes, rewards
-from agentlightning.types import Call, CallStatus, Node, Reward
+from agentlightning.types import Call, CallStatus, Node, Reward, Status
 
 
 class _Insert:
@@ -30,7 +31,7 @@ class _Insert:
     """Rows in one statement: SQLite takes 32,766 parameters."""
 
     def __init__(self, table: Table) -> None:
-        self._names = [column.name for column in table.c if column.name != "seq"]
+        self._names = [column.name for column in table.c if column.name not in ("seq", "agent_set")]
         self._table = table
         self._values = itemgetter(*self._names)
         self._statements: dict[int, str] = {}
@@ -121,18 +122,60 @@ def set_call_status(connection: Connection, call_id: str, status: CallStatus) ->
         raise StoreError(f"there is no call {call_id}")
 
 
+def set_agent(connection: Connection, call_id: str, agent: str) -> None:
+    """Sets the agent's name once; the same name again changes nothing."""
+    free = calls.c.agent_set.is_(None) | (calls.c.agent_set == agent)
+    if connection.execute(update(calls).where(calls.c.id == call_id, free).values(agent_set=agent)).rowcount:
+        return
+    known = connection.execute(select(calls.c.agent_set).where(calls.c.id == call_id)).one_or_none()
+    if known is None:
+        raise StoreError(f"there is no call {call_id}")
+    raise StoreError(f"call {call_id} is agent {known[0]!r}'s already and cannot become {agent!r}'s")
+
+
 def add_reward(connection: Connection, reward: Params) -> None:
-    owner = connection.execute(
-        select(attempts.c.rollout_id).where(attempts.c.id == reward["attempt_id"])
-    ).scalar_one_or_none()
-    if owner is None:
-        raise StoreError(f"reward {reward['name']!r} was refused: there is no attempt {reward['attempt_id']}")
-    if owner != reward["rollout_id"]:
-        raise StoreError(
+    """Adds a reward, marked as late where its attempt has ended."""
+    attempt = connection.execute(
+        select(attempts.c.rollout_id, attempts.c.status).where(attempts.c.id == reward["attempt_id"])
+    ).one_or_none()
+    if attempt is None:
+        raise RewardRefused(f"reward {reward['name']!r} was refused: there is no attempt {reward['attempt_id']}")
+    if attempt.rollout_id != reward["rollout_id"]:
+        raise RewardRefused(
             f"reward {reward['name']!r} was refused: attempt {reward['attempt_id']} is not one of rollout "
             f"{reward['rollout_id']}"
         )
-    connection.execute(insert(rewards), [reward])
+    add_rewards(connection, [{**reward, "late": Status(attempt.status).final}])
+
+
+def add_rewards(connection: Connection, rows: Sequence[Params]) -> None:
+    """Adds rewards of attempts that exist. Raises RewardRefused for one that names what its attempt has not."""
+    for row in rows:
+        _check_target(connection, row)
+    if rows:
+        connection.execute(insert(rewards), list(rows))
+
+
+def _check_target(connection: Connection, reward: Params) -> None:
+    """The call, agent and tool call that a reward names have to be of its attempt, and go together."""
+    id, agent, tool_call = reward["call_id"], reward["agent"], reward["tool_call_id"]
+    if id is None and agent is None and tool_call is None:
+        return
+    made = select(calls.c.id, calls.c.agent, calls.c.agent_set, calls.c.samples).where(
+        calls.c.attempt_id == reward["attempt_id"]
+    )
+    names = [(id, f"call {id}"), (agent, f"call of agent {agent!r}"), (tool_call, f"tool call {tool_call!r}")]
+    wanted = " and ".join(text for value, text in names if value is not None)
+    for call in connection.execute(made):
+        of_agent = agent is None or agent == (call.agent if call.agent_set is None else call.agent_set)
+        if id in (None, call.id) and of_agent and (tool_call is None or tool_call in _tool_calls(call.samples)):
+            return
+    raise RewardRefused(f"reward {reward['name']!r} was refused: attempt {reward['attempt_id']} has no {wanted}")
+
+
+def _tool_calls(samples: str) -> set[str]:
+    """The ids of the tool calls in a call's samples, as stored."""
+    return {tool["id"] for sample in orjson.loads(samples) for tool in sample["message"]["tool_calls"]}
 
 
 def select_calls(connection: Connection, attempt_id: str) -> list[Call]:

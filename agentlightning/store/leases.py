@@ -12,13 +12,14 @@ from enum import StrEnum
 from typing import Any
 
 import orjson
-from sqlalchemy import Column, ColumnElement, Connection, Table, Text, column, func, insert, select, update
+from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Table, Text, column, func, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agentlightning.errors import LeaseLost, StoreError
+from agentlightning.store.calls import add_rewards
 from agentlightning.store.rows import Params, failed_params, failure_params, to_attempt, to_rollout
 from agentlightning.store.runs import require_run
-from agentlightning.store.schema import RUNNING, attempts, rewards, rollouts
+from agentlightning.store.schema import OPEN, RUNNING, SCORING, attempts, rollouts
 from agentlightning.types import Attempt, Failure, Mode, Reason, Rollout, Status
 
 
@@ -113,11 +114,26 @@ def renew(connection: Connection, attempt_id: str, lease_until: float) -> bool:
     return connection.execute(alive.values(lease_until=lease_until)).rowcount == 1
 
 
+def score(connection: Connection, attempt_id: str, result: Params, until: float) -> Rollout:
+    """Has a running attempt and its rollout wait for a grader. Again for one that waits already changes nothing."""
+    values = {**result, "status": Status.SCORING.value, "score_until": until}
+    waits = update(attempts).where(attempts.c.id == attempt_id, RUNNING)
+    if connection.execute(waits.values(values)).rowcount == 1:
+        return _set_rollout(connection, _rollout_of(connection, attempt_id), {"status": Status.SCORING.value})
+    row = connection.execute(select(attempts).where(attempts.c.id == attempt_id)).mappings().one_or_none()
+    if row is None:
+        raise StoreError(f"there is no attempt {attempt_id}")
+    if row["status"] != Status.SCORING.value:
+        raise _lost(row)
+    return select_rollouts(connection, rollouts.c.id == row["rollout_id"])[0]
+
+
 def finish(
     connection: Connection, attempt_id: str, result: Params, reward_rows: Sequence[Params], now: float
 ) -> Rollout:
     """Ends the attempt and its rollout alike, and appends the rewards."""
-    ended = {name: value for name, value in result.items() if name != "reward"}
+    kept = {name for name in ("output", "marked") if result[name] is None}  # what was said before it was scored
+    ended = {name: value for name, value in result.items() if name != "reward" and name not in kept}
     repeated = _end(connection, attempt_id, EndedBy.FINISH, ended, now)
     if repeated is not None:
         return repeated
@@ -128,8 +144,7 @@ def finish(
                 f"a reward of attempt {row['attempt_id']} was reported with attempt {attempt_id} of rollout "
                 f"{rollout_id}"
             )
-    if reward_rows:
-        connection.execute(insert(rewards), list(reward_rows))
+    add_rewards(connection, reward_rows)
     of_rollout = {name: value for name, value in result.items() if name not in ("output", "marked")}
     return _set_rollout(connection, rollout_id, {"ended_at": now, **of_rollout})
 
@@ -141,8 +156,15 @@ def retry(connection: Connection, attempt_id: str, result: Params, now: float) -
 
 
 def expire(connection: Connection, now: float, max_attempts: int) -> list[Attempt]:
-    """Ends the attempts whose lease has passed; their rollouts are queued again, or fail after ``max_attempts``."""
+    """Ends the attempts whose lease has passed; their rollouts are queued again, or fail after ``max_attempts``. One
+    that no grader scored in time fails with its rollout: to run the agent again would help nothing."""
     ended: list[str] = []
+    for attempt in select_attempts(connection, SCORING, attempts.c.score_until < now, order=attempts.c.score_until):
+        late = now - (attempt.score_until or now)
+        failure = Failure(Reason.LOST, f"no grader had scored it {late:.1f} s past the deadline for that")
+        _end(connection, attempt.id, EndedBy.EXPIRE, failed_params(failure), now)
+        _set_rollout(connection, attempt.rollout_id, {"ended_at": now, **failed_params(failure)})
+        ended.append(attempt.id)
     for attempt in select_attempts(connection, RUNNING, attempts.c.lease_until < now, order=attempts.c.lease_until):
         failure = Failure(
             Reason.LOST,
@@ -158,7 +180,8 @@ def expire(connection: Connection, now: float, max_attempts: int) -> list[Attemp
 
 
 def requeue_running(connection: Connection, run_id: str, now: float) -> list[str]:
-    """Ends every running attempt of the run as lost and queues its rollout again."""
+    """Ends every running attempt of the run as lost and queues its rollout again. What waits for a grader goes on
+    waiting: its output is recorded."""
     failure = Failure(Reason.LOST, "the run was restarted while this attempt ran")
     running = select_rollouts(connection, (rollouts.c.run_id == run_id) & (rollouts.c.status == Status.RUNNING.value))
     for rollout in running:
@@ -176,12 +199,12 @@ def requeue_failed(connection: Connection, rollout_ids: Sequence[str]) -> list[s
 
 
 def cancel(connection: Connection, rollout_ids: Sequence[str], message: str, now: float) -> list[str]:
-    """Cancels those that are queued or running, with their attempts."""
+    """Cancels those that are not final, with their attempts."""
     ended = {"status": Status.CANCELLED.value, **failure_params(Failure(Reason.CANCELLED, message))}
-    open_ = rollouts.c.status.in_([Status.QUEUED.value, Status.RUNNING.value])
+    open_ = rollouts.c.status.in_([status.value for status in Status if not status.final])
     changed = select_rollouts(connection, among(rollouts, rollout_ids) & open_)
     for rollout in changed:
-        if rollout.status is Status.RUNNING:
+        if rollout.status is not Status.QUEUED:
             _end(connection, str(rollout.attempt_id), EndedBy.CANCEL, ended, now)
         _set_rollout(connection, rollout.id, {"ended_at": now, **ended})
     return [rollout.id for rollout in changed]
@@ -216,22 +239,26 @@ def select_final(connection: Connection, rollout_ids: Sequence[str]) -> tuple[li
 
 
 def _end(connection: Connection, attempt_id: str, by: EndedBy, result: Params, now: float) -> Rollout | None:
-    """Ends a running attempt. An attempt that the same kind of report ended before stays as it is: then its rollout is
+    """Ends an open attempt. An attempt that the same kind of report ended before stays as it is: then its rollout is
     returned.
 
     Raises LeaseLost where something else ended it, StoreError where there is none.
     """
-    running = update(attempts).where(attempts.c.id == attempt_id, RUNNING)
+    still_open = update(attempts).where(attempts.c.id == attempt_id, OPEN)
     values = {"ended_at": now, "ended_by": by.value, **result}
-    if connection.execute(running.values(values)).rowcount == 1:
+    if connection.execute(still_open.values(values)).rowcount == 1:
         return None
     row = connection.execute(select(attempts).where(attempts.c.id == attempt_id)).mappings().one_or_none()
     if row is None:
         raise StoreError(f"there is no attempt {attempt_id}")
     if row["ended_by"] != by.value:
-        why = f": {row['failure_message']}" if row["failure_message"] else ""
-        raise LeaseLost(f"attempt {attempt_id} no longer counts; it was ended by {row['ended_by']}{why}")
+        raise _lost(row)
     return select_rollouts(connection, rollouts.c.id == row["rollout_id"])[0]
+
+
+def _lost(attempt: RowMapping) -> LeaseLost:
+    why = f": {attempt['failure_message']}" if attempt["failure_message"] else ""
+    return LeaseLost(f"attempt {attempt['id']} no longer counts; it was ended by {attempt['ended_by']}{why}")
 
 
 def _requeue(connection: Connection, rollout_id: str) -> Rollout:

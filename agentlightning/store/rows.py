@@ -22,6 +22,7 @@ from agentlightning.types import (
     AttemptResult,
     Call,
     CallStatus,
+    CreditRow,
     External,
     Failure,
     FinishReason,
@@ -163,6 +164,11 @@ def intent_params(intent: Intent) -> Params:
     }
 
 
+def credit_params(credit: Sequence[CreditRow], step: StepRecord) -> list[Params]:
+    where = {"run_id": step.run_id, "step": step.step}
+    return [{**where, "policy": row.policy, "attempt_id": row.attempt_id, "blob": bytes(row.blob)} for row in credit]
+
+
 def rollout_params(rollout: Rollout, now: float) -> Params:
     """A rollout to enqueue; ``created_at`` 0 becomes ``now``. Raises StoreError for one that is not queued."""
     if rollout.status is not Status.QUEUED:
@@ -193,6 +199,8 @@ def reward_params(reward: Reward, now: float) -> Params:
         "agent": reward.agent,
         "reason": printable(reward.reason),
         "created_at": reward.created_at or now,
+        "tool_call_id": reward.tool_call_id,
+        "late": False,
     }
 
 
@@ -208,10 +216,15 @@ def result_params(attempt_id: str, result: AttemptResult) -> Params:
         "reward": None
         if result.reward is None
         else checked_reward(result.reward, f"the reward of attempt {attempt_id}"),
-        "output": None if result.output is None else dump(result.output, f"the output of attempt {attempt_id}"),
+        "output": output_json(attempt_id, result.output),
         "marked": marked_json(attempt_id, result.marked),
         **failure_params(result.failure),
     }
+
+
+def output_json(attempt_id: str, output: Json) -> str | None:
+    """What an agent returned, as a column."""
+    return None if output is None else dump(output, f"the output of attempt {attempt_id}")
 
 
 def marked_json(attempt_id: str, marked: Sequence[str]) -> str | None:
@@ -306,6 +319,10 @@ def to_step(row: RowMapping) -> StepRecord:
     )
 
 
+def to_credit(row: RowMapping) -> CreditRow:
+    return CreditRow(row["policy"], row["attempt_id"], row["blob"])
+
+
 def to_intent(row: RowMapping) -> Intent:
     return Intent(
         run_id=row["run_id"],
@@ -349,6 +366,7 @@ def to_attempt(row: RowMapping) -> Attempt:
         failure=_failure(row),
         output=None if row["output"] is None else orjson.loads(row["output"]),
         marked=() if row["marked"] is None else tuple(orjson.loads(row["marked"])),
+        score_until=row["score_until"],
     )
 
 
@@ -369,7 +387,7 @@ def to_call(row: RowMapping) -> Call:
         prompt_tokens=row["prompt_tokens"],
         reused_tokens=row["reused_tokens"],
         sampled_tokens=row["sampled_tokens"],
-        agent=row["agent"],
+        agent=row["agent"] if row["agent_set"] is None else row["agent_set"],
         error=row["error"],
         received_at=row["received_at"],
         first_token_s=row["first_token_s"],
@@ -403,6 +421,8 @@ def to_reward(row: RowMapping) -> Reward:
         agent=row["agent"],
         reason=row["reason"],
         created_at=row["created_at"],
+        tool_call_id=row["tool_call_id"],
+        late=row["late"],
     )
 
 

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, Text, cast, delete, func, insert, select, upd
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agentlightning.errors import StoreError
-from agentlightning.store.rows import Params, to_intent, to_run, to_step
-from agentlightning.store.schema import intents, resources, runs, step_groups, steps
-from agentlightning.types import Intent, Json, Mode, RunRecord, RunStatus, StepRecord
+from agentlightning.store.rows import Params, to_credit, to_intent, to_run, to_step
+from agentlightning.store.schema import credit, intents, resources, runs, step_groups, steps
+from agentlightning.types import CreditRow, Intent, Json, Mode, RunRecord, RunStatus, StepRecord
 
 
 def create_run(connection: Connection, run: Params) -> None:
@@ -64,9 +64,9 @@ def select_resources(connection: Connection, run_id: str, version: int | None) -
     return orjson.loads(found)
 
 
-def put_step(connection: Connection, step: Params, groups: Sequence[int]) -> None:
-    """``groups`` are the step's. A later step that shares one of them is of a life of the run before its resume, and is
-    forgotten."""
+def put_step(connection: Connection, step: Params, groups: Sequence[int], credited: Sequence[Params] | None) -> None:
+    """``groups`` are the step's, ``credited`` its rows of credit, None to keep those it has. A later step that shares
+    one of the groups is of a life of the run before its resume, and is forgotten."""
     run_id, number = step["run_id"], step["step"]
     require_run(connection, run_id)
     shared = (step_groups.c.run_id == run_id) & step_groups.c.group.in_(list(groups)) & (step_groups.c.step != number)
@@ -81,6 +81,8 @@ def put_step(connection: Connection, step: Params, groups: Sequence[int]) -> Non
         raise StoreError(f"step {number} of run {run_id} cannot have group {group}, which is in step {other}")
     replaced = [number, *(other for other, _ in of_others)]
     connection.execute(delete(step_groups).where(step_groups.c.run_id == run_id, step_groups.c.step.in_(replaced)))
+    forgotten = replaced[1:] if credited is None else replaced
+    connection.execute(delete(credit).where(credit.c.run_id == run_id, credit.c.step.in_(forgotten)))
     connection.execute(delete(steps).where(steps.c.run_id == run_id, steps.c.step.in_(replaced[1:])))
     put = upsert(steps)
     connection.execute(
@@ -90,6 +92,16 @@ def put_step(connection: Connection, step: Params, groups: Sequence[int]) -> Non
         connection.execute(
             insert(step_groups), [{"run_id": run_id, "group": group, "step": number} for group in groups]
         )
+    if credited:
+        connection.execute(insert(credit), list(credited))
+
+
+def select_credit(connection: Connection, run_id: str, step: int | None, attempt_id: str | None) -> list[CreditRow]:
+    wanted = select(credit).where(credit.c.run_id == run_id)
+    wanted = wanted if step is None else wanted.where(credit.c.step == step)
+    wanted = wanted if attempt_id is None else wanted.where(credit.c.attempt_id == attempt_id)
+    ordered = wanted.order_by(credit.c.step, credit.c.attempt_id, credit.c.policy)
+    return [to_credit(row) for row in connection.execute(ordered).mappings()]
 
 
 def select_steps(connection: Connection, run_id: str) -> list[StepRecord]:

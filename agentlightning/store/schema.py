@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -94,6 +95,18 @@ intents = Table(
     Column("versions", Text, nullable=False),
 )
 
+credit = Table(
+    "credit",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("policy", Text, primary_key=True),
+    Column("attempt_id", Text, ForeignKey("attempts.id"), primary_key=True, index=True),
+    # The stored form of records/credit.py.
+    Column("blob", LargeBinary, nullable=False),
+    ForeignKeyConstraint(["run_id", "step"], ["steps.run_id", "steps.step"]),
+)
+
 rollouts = Table(
     "rollouts",
     metadata,
@@ -136,15 +149,19 @@ attempts = Table(
     Column("output", Text),
     # A JSON list of agents' names; NULL where the attempt marked none.
     Column("marked", Text),
+    Column("score_until", Float),
     UniqueConstraint("rollout_id", "number"),
 )
 
 RUNNING = attempts.c.status == text("'running'")
-"""The condition of the two indexes below, spelt as they are: a bound value would keep SQLite from using them."""
+SCORING = attempts.c.status == text("'scoring'")
+OPEN = RUNNING | SCORING
+"""The conditions of the indexes below, spelt as they are: a bound value would keep a database from using them."""
 
-# The rule that a rollout never has two running attempts is the database's own, whatever a program does.
-Index("attempts_running", attempts.c.rollout_id, unique=True, sqlite_where=RUNNING)
-Index("attempts_by_lease", attempts.c.lease_until, sqlite_where=RUNNING)
+# The rule that a rollout never has two open attempts is the database's own, whatever a program does.
+Index("attempts_open", attempts.c.rollout_id, unique=True, sqlite_where=OPEN, postgresql_where=OPEN)
+Index("attempts_by_lease", attempts.c.lease_until, sqlite_where=RUNNING, postgresql_where=RUNNING)
+Index("attempts_by_scoring", attempts.c.score_until, sqlite_where=SCORING, postgresql_where=SCORING)
 
 calls = Table(
     "calls",
@@ -172,6 +189,8 @@ calls = Table(
     Column("total_s", Float),
     # A types.External as JSON; NULL for a call to a policy.
     Column("external", Text),
+    # The agent's name where it was set after the call: it then counts instead of ``agent``.
+    Column("agent_set", Text),
     UniqueConstraint("attempt_id", "index"),
 )
 
@@ -206,4 +225,6 @@ rewards = Table(
     Column("agent", Text),
     Column("reason", Text),
     Column("created_at", Float, nullable=False),
+    Column("tool_call_id", Text),
+    Column("late", Boolean, nullable=False, server_default=false()),
 )

@@ -25,11 +25,13 @@ from agentlightning.store.finals import Finals
 from agentlightning.store.migrate import prepare
 from agentlightning.store.rows import (
     call_params,
+    credit_params,
     dump,
     failed_params,
     intent_params,
     marked_json,
     node_params,
+    output_json,
     printable,
     result_params,
     reward_params,
@@ -46,6 +48,7 @@ from agentlightning.types import (
     AttemptResult,
     Call,
     CallStatus,
+    CreditRow,
     Failure,
     Intent,
     Json,
@@ -128,9 +131,13 @@ class SqliteStore:
     async def get_resources(self, run_id: str, version: int | None = None) -> Mapping[str, Json]:
         return await self._read(lambda c: runs.select_resources(c, run_id, version))
 
-    async def put_step(self, step: StepRecord) -> None:
+    async def put_step(self, step: StepRecord, credit: Sequence[CreditRow] | None = None) -> None:
         row, groups = step_params(step), tuple(step.groups)
-        await self._write(lambda c: runs.put_step(c, row, groups))
+        credited = None if credit is None else credit_params(credit, step)
+        await self._write(lambda c: runs.put_step(c, row, groups, credited))
+
+    async def credit(self, run_id: str, *, step: int | None = None, attempt_id: str | None = None) -> list[CreditRow]:
+        return await self._read(lambda c: runs.select_credit(c, run_id, step, attempt_id))
 
     async def steps(self, run_id: str) -> list[StepRecord]:
         return await self._read(lambda c: runs.select_steps(c, run_id))
@@ -180,6 +187,12 @@ class SqliteStore:
 
     async def renew(self, attempt_id: str, *, seconds: float) -> bool:
         return await self._write(lambda c: leases.renew(c, attempt_id, time.time() + seconds))
+
+    async def score(
+        self, attempt_id: str, *, seconds: float, output: Json = None, marked: Sequence[str] = ()
+    ) -> Rollout:
+        row = {"output": output_json(attempt_id, output), "marked": marked_json(attempt_id, marked)}
+        return await self._write(lambda c: leases.score(c, attempt_id, row, time.time() + seconds))
 
     async def finish(self, attempt_id: str, result: AttemptResult) -> Rollout:
         row = result_params(attempt_id, result)
@@ -250,6 +263,9 @@ class SqliteStore:
         except ValueError as error:
             raise StoreError(f"{status!r} is no status of a call; use one of {', '.join(CallStatus)}") from error
         await self._write(lambda c: calls.set_call_status(c, call_id, known))
+
+    async def set_agent(self, call_id: str, agent: str) -> None:
+        await self._write(lambda c: calls.set_agent(c, call_id, agent))
 
     async def calls(self, attempt_id: str) -> list[Call]:
         return await self._read(lambda c: calls.select_calls(c, attempt_id))

@@ -103,6 +103,51 @@ async def test_a_lease_that_passed_is_lost(store: Store) -> None:
     )
 
 
+async def test_what_waits_for_its_grader_holds_no_lease_and_ends_by_its_own_deadline(store: Store) -> None:
+    scored, hopeless, retried, slow = await make.leased(store, 4, seconds=60)
+    for attempt in (scored, hopeless, retried, slow):
+        rollout = await store.score(attempt.id, seconds=100, output={"text": "x"}, marked=["planner"])
+        assert (rollout.status, rollout.ended_at, rollout.attempt_id) == (Status.SCORING, None, attempt.id)
+        assert await store.score(attempt.id, seconds=9e9) == rollout, "once is enough"
+        assert not await store.renew(attempt.id, seconds=60)
+    assert await store.expire(now=scored.lease_until + 1) == [] == await store.wait([scored.rollout_id], timeout=0)
+    assert await store.requeue_running("r") == [] == await store.lease("r", "a", limit=9, seconds=60)
+    waiting = await store.get_attempt(scored.id)
+    assert waiting is not None and (waiting.output, waiting.marked, waiting.ended_at) == (
+        {"text": "x"},
+        ("planner",),
+        None,
+    )
+    await store.add_reward(make.reward(scored, 0.25))
+    graded = await store.finish(scored.id, AttemptResult(Status.SUCCEEDED, 1.0, rewards=(make.reward(scored),)))
+    assert (graded.status, graded.reward) == (Status.SUCCEEDED, 1.0)
+    assert [(reward.value, reward.late) for reward in await store.rewards(graded.id)] == [(0.25, False), (1.0, False)]
+    ended = await store.get_attempt(scored.id)
+    assert ended is not None and (ended.output, ended.marked) == ({"text": "x"}, ("planner",))
+    failed = await store.finish(hopeless.id, AttemptResult(Status.FAILED, failure=Failure(Reason.BAD_REWARD, "nan")))
+    assert failed.status is Status.FAILED
+    assert (await store.retry(retried.id, Failure(Reason.AGENT_ERROR, "x"))).status is Status.QUEUED
+    with pytest.raises(LeaseLost, match="ended by retry"):
+        await store.score(retried.id, seconds=1)
+    with pytest.raises(StoreError, match="no attempt nobody"):
+        await store.score("nobody", seconds=1)
+    (lost,) = await store.expire(now=(waiting.score_until or 0) + 60, max_attempts=3)
+    assert (lost.id, lost.failure and lost.failure.reason) == (slow.id, Reason.LOST)
+    assert lost.failure is not None and "no grader had scored it" in lost.failure.message
+    (rollout,) = await store.wait([slow.rollout_id])
+    assert (rollout.status, rollout.failure, rollout.reward) == (Status.FAILED, lost.failure, None)
+    with pytest.raises(LeaseLost, match="ended by expire"):
+        await store.finish(slow.id, DONE)
+
+
+async def test_a_rollout_that_waits_for_its_grader_can_be_cancelled(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    await store.score(attempt.id, seconds=60)
+    assert await store.cancel([attempt.rollout_id], "quorum met") == [attempt.rollout_id]
+    with pytest.raises(LeaseLost, match="ended by cancel"):
+        await store.finish(attempt.id, DONE)
+
+
 async def test_a_resumed_run_queues_what_was_running(store: Store) -> None:
     one, two = await make.leased(store, 2)
     await store.finish(one.id, DONE)
@@ -242,17 +287,30 @@ class Leases(RuleBasedStateMachine):
     @rule(i=either, n=number)
     def renew(self, i: int, n: int) -> None:
         if (picked := self.pick(n)) is not None:
-            assert self.do(self.stores[i].renew(picked[1].id, seconds=60)) is (picked[2] is None)
+            runs = picked[2] is None and self.model[picked[0]].status is Status.RUNNING
+            assert self.do(self.stores[i].renew(picked[1].id, seconds=60)) is runs
+
+    @rule(i=either, n=number)
+    def score(self, i: int, n: int) -> None:
+        if (picked := self.pick(n)) is None:
+            return
+        id, attempt, ended_by = picked
+        if ended_by is not None:
+            with pytest.raises(LeaseLost):
+                self.do(self.stores[i].score(attempt.id, seconds=60))
+            return
+        assert self.do(self.stores[i].score(attempt.id, seconds=60)).status is Status.SCORING
+        self.model[id].status = Status.SCORING
 
     @rule(i=either, late=st.booleans(), max_attempts=st.integers(1, 3))
     def expire(self, i: int, late: bool, max_attempts: int) -> None:
         ended = self.do(self.stores[i].expire(now=4e9 if late else 0.0, max_attempts=max_attempts))
-        running = {id for id, model in self.model.items() if model.status is Status.RUNNING}
-        assert {attempt.rollout_id for attempt in ended} == (running if late else set())
+        held = {id for id, model in self.model.items() if model.status in (Status.RUNNING, Status.SCORING)}
+        assert {attempt.rollout_id for attempt in ended} == (held if late else set())
         for attempt in ended:
-            self.model[attempt.rollout_id].end(
-                "expire", Status.QUEUED if attempt.number < max_attempts else Status.FAILED
-            )
+            model = self.model[attempt.rollout_id]
+            again = model.status is Status.RUNNING and attempt.number < max_attempts
+            model.end("expire", Status.QUEUED if again else Status.FAILED)
 
     @rule(i=either)
     def requeue(self, i: int) -> None:
@@ -262,7 +320,7 @@ class Leases(RuleBasedStateMachine):
     @rule(i=either, n=st.integers(0, 5))
     def cancel(self, i: int, n: int) -> None:
         for id in self.do(self.stores[i].cancel([make.rollout(n).id], "x")):
-            if self.model[id].status is Status.RUNNING:
+            if self.model[id].status in (Status.RUNNING, Status.SCORING):
                 self.model[id].end("cancel", Status.CANCELLED)
             assert not self.model[id].status.final or self.model[id].status is Status.CANCELLED
             self.model[id].status = Status.CANCELLED
@@ -278,8 +336,9 @@ class Leases(RuleBasedStateMachine):
         for rollout in stored:
             attempts = self.do(self.stores[1].attempts(rollout.id))
             assert [a.number for a in attempts] == list(range(1, len(self.model[rollout.id].attempts) + 1))
-            running = [a.id for a in attempts if a.status is Status.RUNNING]
-            assert running == ([rollout.attempt_id] if rollout.status is Status.RUNNING else [])
+            held = [(a.id, a.status) for a in attempts if not a.status.final]
+            waits = rollout.status is Status.QUEUED or rollout.status.final
+            assert held == ([] if waits else [(rollout.attempt_id, rollout.status)])
             assert rollout.status.final == (rollout.ended_at is not None)
 
 

@@ -9,17 +9,22 @@ from dataclasses import replace
 
 import pytest
 
-from agentlightning.errors import StoreError
+from agentlightning.errors import RewardRefused, StoreError
 from agentlightning.store import Store
 from agentlightning.types import (
+    GIVEN,
     AttemptResult,
     CallStatus,
+    CreditRow,
     Failure,
+    FinishReason,
     Intent,
+    Message,
     Mode,
     Node,
     Reason,
     RunStatus,
+    SampleRecord,
     Status,
     StepRecord,
 )
@@ -92,6 +97,25 @@ async def test_every_group_ends_in_exactly_one_step(store: Store) -> None:
     assert [step.groups for step in await store.steps("other")] == [(0, 1)]
 
 
+async def test_credit_is_written_with_its_step_and_with_it_alone(store: Store) -> None:
+    one, two = await make.leased(store, 2)
+    rows = [CreditRow("judge", one.id, b"\0j"), CreditRow("main", one.id, b""), CreditRow("main", two.id, b"\xff")]
+    await store.put_step(a_step(1, 0), rows[::-1])
+    assert await store.credit("r") == await store.credit("r", step=1) == rows
+    await store.put_step(replace(a_step(1, 0), checkpoint="/c"))
+    assert await store.credit("r", attempt_id=one.id) == rows[:2], "what is not given is kept"
+    again = CreditRow("main", one.id, b"again")
+    await store.put_step(a_step(2, 1), [again])
+    assert await store.credit("r", attempt_id=one.id) == [*rows[:2], again]
+    with pytest.raises(StoreError, match="FOREIGN KEY"):
+        await store.put_step(a_step(3, 2), [CreditRow("main", "nobody", b"")])
+    assert [step.step for step in await store.steps("r")] == [1, 2]
+    await store.put_step(a_step(1, 0, 1), rows[:1])
+    assert await store.credit("r") == rows[:1], "the credit of a step that is made again is made again too"
+    await store.put_step(a_step(1, 0, 1), [])
+    assert await store.credit("r", step=1) == [] == await store.credit("nobody")
+
+
 async def test_an_intent_says_what_a_step_is_about_to_learn_from(store: Store) -> None:
     two, one = (Intent("r", step, (2 * step, 2 * step + 1), {"main": step - 1}) for step in (2, 1))
     validation = Intent("r", 1, (0,), {"main": 1}, Mode.VAL)
@@ -103,6 +127,73 @@ async def test_an_intent_says_what_a_step_is_about_to_learn_from(store: Store) -
     assert await store.intents("nobody") == []
     with pytest.raises(StoreError, match="no run nobody"):
         await store.put_intent(replace(one, run_id="nobody"))
+
+
+async def test_a_call_gets_its_agents_name_once(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    call = make.call(attempt.id)
+    await store.record(call, make.turn())
+    await store.set_agent(call.id, "planner")
+    await store.set_agent(call.id, "planner")
+    assert await store.calls(attempt.id) == [replace(call, agent="planner")]
+    with pytest.raises(StoreError, match="is agent 'planner''s already and cannot become 'critic''s"):
+        await store.set_agent(call.id, "critic")
+    with pytest.raises(StoreError, match="no call nobody"):
+        await store.set_agent("nobody", "planner")
+    await store.record(replace(call, status=CallStatus.ABANDONED), make.turn())
+    assert await store.calls(attempt.id) == [replace(call, agent="planner", status=CallStatus.ABANDONED)]
+
+
+async def test_a_triplet_that_was_handed_in_is_stored_like_a_call(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    await store.record(make.call(attempt.id), make.turn())
+    prompt, reply = Node(2, None, False, array("i", [7]), 1), Node(3, 2, False, array("i", [8, 9]), 1)
+    sample = SampleRecord(3, FinishReason.STOP, Message("assistant", "given"))
+    given = replace(make.call(attempt.id, 1), wire=GIVEN, used=None, prompt_node=2, samples=(sample,), sampled_tokens=0)
+    await store.record(given, [prompt, reply])
+    await store.add_reward(replace(make.reward(attempt), call_id=given.id))
+    assert (await store.calls(attempt.id))[1] == given
+    assert (await store.nodes(attempt.id))[2:] == [prompt, reply]
+
+
+async def test_a_reward_names_what_its_own_attempt_has(store: Store) -> None:
+    attempt, other = await make.leased(store, 2)
+    call = make.call(attempt.id)
+    await store.record(call, make.turn())
+    await store.record(replace(make.call(attempt.id, 1), agent="other", samples=()), make.turn(1))
+    await store.record(replace(make.call(other.id), agent="stranger"), make.turn())
+    await store.set_agent(f"{attempt.id}/1", "critic")
+    reward = make.reward(attempt)
+    good = [
+        replace(reward, call_id=call.id, agent="solver", tool_call_id="t1"),
+        replace(reward, tool_call_id="t1"),
+        replace(reward, agent="critic"),
+    ]
+    for one in good:
+        await store.add_reward(one)
+    for target, says in (
+        ({"call_id": f"{other.id}/0"}, f"has no call {other.id}/0"),
+        ({"agent": "stranger"}, "has no call of agent 'stranger'"),
+        ({"agent": "other"}, "has no call of agent 'other'"),
+        ({"tool_call_id": "t2"}, "has no tool call 't2'"),
+        ({"call_id": call.id, "agent": "critic"}, f"has no call {call.id} and call of agent 'critic'"),
+        ({"call_id": f"{attempt.id}/1", "tool_call_id": "t1"}, "and tool call 't1'"),
+    ):
+        with pytest.raises(RewardRefused, match=says):
+            await store.add_reward(replace(reward, **target))
+        with pytest.raises(RewardRefused, match=says):
+            await store.finish(attempt.id, AttemptResult(Status.SUCCEEDED, 1.0, rewards=(replace(reward, **target),)))
+    assert await store.rewards(attempt.rollout_id) == good and await store.renew(attempt.id, seconds=60)
+
+
+async def test_a_reward_after_the_end_is_late_and_changes_nothing(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    await store.add_reward(make.reward(attempt, 0.25))
+    ended = await store.finish(attempt.id, AttemptResult(Status.SUCCEEDED, 1.0, rewards=(make.reward(attempt),)))
+    await store.add_reward(make.reward(attempt, 9.0))
+    rewards = await store.rewards(attempt.rollout_id)
+    assert [(reward.value, reward.late) for reward in rewards] == [(0.25, False), (1.0, False), (9.0, True)]
+    assert await store.get_rollout(attempt.rollout_id) == ended and ended.reward == 1.0
 
 
 async def test_a_place_in_the_run_is_one_rollouts(store: Store) -> None:

@@ -1,4 +1,5 @@
-"""Groups have numbers, steps list their groups, policies have versions by name.
+"""Groups have numbers, steps list their groups, policies have versions by name; credit is kept, attempts wait for their
+graders, agents are named after the call, rewards may be late or name a tool call.
 
 A rollout's step is where its group was: in ``step_groups`` for training, in an intent of mode ``val`` for a validation.
 Ids stay as they were.
@@ -61,6 +62,26 @@ def upgrade() -> None:
         "FROM (SELECT * FROM numbered WHERE mode = 'val' ORDER BY number) GROUP BY run_id, mode, step"
     )
     op.execute("DROP TABLE numbered")
+    op.create_table(
+        "credit",
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("policy", sa.Text(), nullable=False),
+        sa.Column("attempt_id", sa.Text(), nullable=False),
+        sa.Column("blob", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(["attempt_id"], ["attempts.id"]),
+        sa.ForeignKeyConstraint(["run_id", "step"], ["steps.run_id", "steps.step"]),
+        sa.PrimaryKeyConstraint("run_id", "step", "policy", "attempt_id"),
+    )
+    op.create_index("ix_credit_attempt_id", "credit", ["attempt_id"])
+    op.add_column("attempts", sa.Column("score_until", sa.Float()))
+    op.drop_index("attempts_running", "attempts")
+    where = sa.text("status = 'running' OR status = 'scoring'")
+    op.create_index("attempts_open", "attempts", ["rollout_id"], unique=True, sqlite_where=where)
+    op.create_index("attempts_by_scoring", "attempts", ["score_until"], sqlite_where=sa.text("status = 'scoring'"))
+    op.add_column("calls", sa.Column("agent_set", sa.Text()))
+    op.add_column("rewards", sa.Column("tool_call_id", sa.Text()))
+    op.add_column("rewards", sa.Column("late", sa.Boolean(), nullable=False, server_default=sa.false()))
 
 
 def _rebuild_rollouts() -> None:
