@@ -109,7 +109,7 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
         chosen = run.config.trained_agents
         credited = self.credit(groups, chosen)
         if not any(trace.scored for group in groups for trace in group.traces):
-            raise RunFailed(_all_failed(step, groups, run.pool.probe))
+            raise RunFailed(_all_failed(step, groups, run.probe))
         if nobody := _nobody_trained(groups, chosen):
             raise RunFailed(f"step {step}: {nobody}")
         stats = await run.learn(train_batch(groups, credited.attempts))

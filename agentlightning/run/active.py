@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from agentlightning.learning.objective import ObjectiveSettings
     from agentlightning.records.attempts import AttemptReport
     from agentlightning.records.batch import Batch, LearnerStats
+    from agentlightning.records.probe import AgentProbe
     from agentlightning.records.progress import Progress
     from agentlightning.run.writer import MetricsWriter
+    from agentlightning.runners.local_desk import LocalDesk
     from agentlightning.runners.pool import RunnerPool
     from agentlightning.store.base import Store
     from agentlightning.templates.base import Template
@@ -71,7 +73,9 @@ class Run:
     engine: LocalEngine
     model: LoadedModel
     template: Template
+    desk: LocalDesk
     pool: RunnerPool
+    probe: AgentProbe
     threads: Threads
     progress: Progress
     writer: MetricsWriter
@@ -173,7 +177,7 @@ class Run:
             for number, task in zip(numbers, tasks, strict=True)
         ]
         await self.store.enqueue([rollout for group in groups for rollout in group])
-        self.pool.serve(mode, numbers)
+        self.desk.serve(mode, numbers)
         done = await self._wait(groups)
         if mode is Mode.VAL:
             return [Group(group[0].group, tuple(Trace(done[r.id], ()) for r in group)) for group in groups]
@@ -202,7 +206,7 @@ class Run:
     async def _give_up_late(self, group: Sequence[Rollout], pending: set[str], started: dict[int, float]) -> None:
         late = [rollout.id for rollout in group if rollout.id in pending]
         finished = len(group) - len(late)
-        if not late or (finished == 0 and not self.pool.holds(late)):
+        if not late or (finished == 0 and not self.desk.holds(late)):
             return
         began = started.setdefault(group[0].group, time.monotonic())
         if time.monotonic() - began > self.config.group_deadline and finished >= self.config.quorum * len(group):
@@ -332,11 +336,7 @@ class Run:
     async def _silence(self, groups: Sequence[Group]) -> str:
         """Why no call came, in words, where none did."""
         traces = [await self.trace(trace.rollout) for group in groups for trace in group.traces]
-        return (
-            ""
-            if any(attempt.calls for trace in traces for attempt in trace.attempts)
-            else likely_cause(self.pool.probe)
-        )
+        return "" if any(attempt.calls for trace in traces for attempt in trace.attempts) else likely_cause(self.probe)
 
     async def _note_partial(self, step: int, numbers: range, seconds: float) -> None:
         rollouts = await self.store.rollouts(self.record.id, mode=Mode.VAL, groups=numbers)

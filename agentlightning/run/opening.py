@@ -94,7 +94,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
     from agentlightning.gateway import Gateway, Served
     from agentlightning.run.writer import MetricsWriter
     from agentlightning.runners.check import check_agent
-    from agentlightning.runners.pool import RunnerPool
+    from agentlightning.runners.local_desk import LocalDesk, run_here
     from agentlightning.store import open_store
     from agentlightning.templates import load_template
     from agentlightning.views.live.choice import make_progress
@@ -161,33 +161,30 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
         )
         await gateway.start()
         closing.push_async_callback(gateway.close)
-        pool = RunnerPool(
+        desk = LocalDesk(
             store,
             gateway,
-            plan.agent,
             config.runner,
-            run_id=record.id,
+            record.id,
             sampling={Mode.TRAIN: config.sampling, Mode.VAL: config.evaluation, Mode.DEV: config.sampling},
-            grader=plan.grader,
             resources=plan.resources,
+            grader=plan.grader,
             folder=folder,
-            probe=probe,
         )
+        desk.serve(plan.mode, NOTHING_YET)
         writer = MetricsWriter(folder, say=progress.message)
         closing.callback(writer.close)
         for note in writer.notes:
             progress.message(note)
+        pool = await closing.enter_async_context(run_here(desk, plan.agent, probe))
         run = Run(
             record=record, config=config, folder=folder, store=store, gateway=gateway, engine=engine, model=model,
-            template=template, pool=pool,
+            template=template, desk=desk, pool=pool, probe=probe,
             threads=threads, progress=progress, writer=writer, tasks=plan.train, val_tasks=plan.val,
             resources_version=resources_version,
             resumed=resumed is not None,
         )  # fmt: skip
-        pool.on_attempt = run.reports.append if plan.mode is Mode.DEV else None
-        pool.serve(plan.mode, NOTHING_YET)
-        await pool.start()
-        closing.push_async_callback(pool.close)
+        desk.on_attempt = run.reports.append if plan.mode is Mode.DEV else None
         yield run
 
 

@@ -263,7 +263,7 @@ class Trainer:
                 traces,
                 plan.agent,
                 run.config,
-                probe=run.pool.probe,
+                probe=run.probe,
                 template=about,
                 interrupted=interrupted,
                 external=external,

@@ -18,11 +18,11 @@ from agentlightning.agent.calling import AgentSpec
 from agentlightning.agent.loading import AgentSource
 from agentlightning.errors import ConfigError
 from agentlightning.records.probe import PLACEHOLDER, AgentProbe, ClientFound, CodePlace, Isolation
-from agentlightning.runners.environment import hide_inherited
-from agentlightning.runners.job import ENDPOINT_VARIABLES, IN_AGENT, Assignment
+from agentlightning.runners.assignment import ENDPOINT_VARIABLES, placeholder
+from agentlightning.runners.environment import IN_AGENT, hide_inherited
+from agentlightning.runners.output_log import OutputLog
 from agentlightning.runners.process import Launcher, Zygote, end
 from agentlightning.runners.proxies import bypass, proxies_in
-from agentlightning.runners.report import OutputLog
 from agentlightning.runners.scan import find_clients
 from agentlightning.runners.source import caches, fixed_settings
 from agentlightning.types import Json, Mode
@@ -108,10 +108,8 @@ def new_launcher(probe: AgentProbe | None = None, keys: Collection[str] = ()) ->
 async def _probe(name: str, source: AgentSource, env: Mapping[str, str], keys: Collection[str]) -> AgentProbe:
     launcher = new_launcher(keys=keys)
     log = OutputLog()
-    placeholder = Assignment(
-        None, Mode.DEV, "", "", 1, 0, 0, 0, f"{PLACEHOLDER}/v1", PLACEHOLDER, "placeholder", "placeholder"
-    ).environment()
-    order = {"op": "probe", "id": "probe", "name": name, "source": asdict(source), "env": {**env, **placeholder}}
+    surroundings = placeholder(PLACEHOLDER, "placeholder").environment()
+    order = {"op": "probe", "id": "probe", "name": name, "source": asdict(source), "env": {**env, **surroundings}}
     try:
         await launcher.start()
         child = await launcher.launch(order, log.write)

@@ -21,16 +21,15 @@ from typing import Any
 from agentlightning.agent.calling import make_agent
 from agentlightning.agent.loading import AgentSource, import_source, user_traceback
 from agentlightning.errors import ConfigError
-from agentlightning.runners.job import (
+from agentlightning.runners.assignment import Assignment, MarkTrainable
+from agentlightning.runners.environment import settle_environment
+from agentlightning.runners.execution import (
     LEFTOVERS,
-    Assignment,
-    Mark,
-    Ran,
+    AgentResult,
     execute,
     failure_of,
-    ran_to_json,
+    result_to_json,
     seed_everything,
-    settle_environment,
 )
 from agentlightning.runners.proxies import proxies_in
 from agentlightning.runners.scan import EnvironmentReads, find_clients, heavy_modules, user_modules
@@ -66,15 +65,15 @@ def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
 
         serve(source, order["state"], requests_fd[0], lambda answer: send({"told": answer}))
         return
-    job = Assignment.from_json(order["job"])
+    assignment = Assignment.from_json(order["assignment"])
     run(
         source,
         order["name"],
-        job,
-        lambda ran: send(ran_to_json(ran)),
+        assignment,
+        lambda result: send(result_to_json(result)),
         lambda name: write_all(result_fd, frame({"told": name})),
     )
-    if job.mode is Mode.DEV:
+    if assignment.mode is Mode.DEV:
         _let_threads_end(LEFTOVERS)
     try:
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue]  # os._exit follows, so that leftover threads hold nothing up
@@ -99,12 +98,18 @@ def _let_threads_end(seconds: float) -> None:
             thread.join(max(0.0, until - time.monotonic()))
 
 
-def run(source: AgentSource, name: str, job: Assignment, deliver: Callable[[Ran], None], mark: Mark) -> None:
+def run(
+    source: AgentSource,
+    name: str,
+    assignment: Assignment,
+    deliver: Callable[[AgentResult], None],
+    mark: MarkTrainable,
+) -> None:
     """Imports the agent and calls it. What both draw follows from the rollout's seed."""
-    seed_everything(job.seed + job.number)
+    seed_everything(assignment.seed)
     try:
         agent = make_agent(import_source(source), name)
-        seed_everything(job.seed + job.number)  # again, for the libraries that are there only now
+        seed_everything(assignment.seed)  # again, for the libraries that are there only now
     except ConfigError as error:
         cause = error.__cause__
         deliver(Failure(Reason.AGENT_ERROR, str(error), "" if cause is None else user_traceback(cause)))
@@ -112,7 +117,7 @@ def run(source: AgentSource, name: str, job: Assignment, deliver: Callable[[Ran]
     except BaseException as error:  # noqa: BLE001  # KeyboardInterrupt raised by an import
         deliver(failure_of(error))
         return
-    execute(agent, job, deliver, mark)
+    execute(agent, assignment, deliver, mark)
 
 
 def probe(source: AgentSource) -> dict[str, Json]:

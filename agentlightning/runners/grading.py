@@ -30,9 +30,11 @@ from typing import Any, Literal, cast
 from agentlightning.agent.loading import AgentSource, describe, find_source, import_source, parsed, user_traceback
 from agentlightning.agent.rewards import check_reward
 from agentlightning.errors import ConfigError, RewardError
-from agentlightning.runners.job import ENDPOINT_VARIABLES, KEPT_BACK, needs_main_thread, seed_everything
+from agentlightning.runners.assignment import ENDPOINT_VARIABLES
+from agentlightning.runners.environment import KEPT_BACK
+from agentlightning.runners.execution import needs_main_thread, seed_everything
+from agentlightning.runners.output_log import OutputLog
 from agentlightning.runners.process import Child, Launcher, Requests, exit_failure
-from agentlightning.runners.report import OutputLog
 from agentlightning.runners.thread import in_thread, prints_go_to, redirect
 from agentlightning.runners.wire import read_frame
 from agentlightning.types import Attempt, Failure, Json, Reason, Rollout, Status

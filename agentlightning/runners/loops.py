@@ -26,7 +26,7 @@ from typing import Any
 from weakref import WeakSet
 
 from agentlightning.agent.loading import is_foreign
-from agentlightning.runners.report import OutputLog
+from agentlightning.runners.output_log import Log
 
 BLOCKS = 0.1
 """Seconds without an await from which an agent is taken for one that blocks."""
@@ -36,7 +36,7 @@ ANSWERS_IN = 1.0
 WORKERS = 512
 """Threads, at most, that all coroutines together may wait for (``asyncio.to_thread``)."""
 
-attempt_log: ContextVar[OutputLog | None] = ContextVar("agentlightning_log", default=None)
+attempt_log: ContextVar[Log | None] = ContextVar("agentlightning_log", default=None)
 """The log of the attempt that a context belongs to, under ``thread`` isolation."""
 
 _owner: ContextVar[AgentLoops | None] = ContextVar("agentlightning_loops", default=None)

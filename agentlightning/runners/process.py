@@ -23,8 +23,10 @@ from typing import Any, Protocol
 
 from agentlightning.agent.loading import AgentSource
 from agentlightning.errors import AgentLightningError
-from agentlightning.runners.job import Assignment, Mark, Ran, absolute_path, inherited_environment, ran_from_json
-from agentlightning.runners.report import OutputLog
+from agentlightning.runners.assignment import Assignment, MarkTrainable
+from agentlightning.runners.environment import absolute_path, inherited_environment
+from agentlightning.runners.execution import AgentResult, result_from_json
+from agentlightning.runners.output_log import Log
 from agentlightning.runners.wire import Frames, frame
 from agentlightning.types import Failure, Json, Reason
 
@@ -102,22 +104,22 @@ class ProcessIsolation:
         await asyncio.gather(*self._lingering, return_exceptions=True)
 
     async def run(
-        self, job: Assignment, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event
-    ) -> Ran | None:
-        """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended. ``mark`` is
-        called on this loop."""
+        self, assignment: Assignment, log: Log, mark: MarkTrainable, *, stop: asyncio.Event
+    ) -> AgentResult | None:
+        """See `Isolation.run`. ``mark`` is called on this loop."""
+        deadline = assignment.seconds_left
         order = {
             "op": "run",
-            "id": job.attempt_id,
+            "id": assignment.attempt_id,
             "name": self._name,
             "source": asdict(self._source),
-            "env": {**self._env, **job.environment()},
-            "job": job.to_json(),
+            "env": {**self._env, **assignment.environment()},
+            "assignment": assignment.to_json(),
         }
         child = await self.launcher.launch(order, log.write, mark)
         try:
-            ran = await _until(child, deadline, stop)
-            if ran is None and not child.exited.done():
+            result = await _until(child, deadline, stop)
+            if result is None and not child.exited.done():
                 await end(child)
             child.drain()
         except BaseException:
@@ -127,12 +129,12 @@ class ProcessIsolation:
         task = asyncio.create_task(_linger(child))
         self._lingering.add(task)
         task.add_done_callback(self._lingering.discard)
-        if ran is None and not stop.is_set():
+        if result is None and not stop.is_set():
             return Failure(Reason.TIMEOUT, f"the agent did not return within {deadline:g} s; its process was killed")
-        return ran
+        return result
 
 
-async def _until(child: Child, deadline: float, stop: asyncio.Event) -> Ran | None:
+async def _until(child: Child, deadline: float, stop: asyncio.Event) -> AgentResult | None:
     """What came of the attempt, or None when it has to be killed."""
     stopped = asyncio.ensure_future(stop.wait())
     try:
@@ -144,7 +146,7 @@ async def _until(child: Child, deadline: float, stop: asyncio.Event) -> Ran | No
     if child.exited.done():
         child.drain()
     if child.result.done():
-        return ran_from_json(child.result.result())
+        return result_from_json(child.result.result())
     return exit_failure(child.exited.result(), "agent") if child.exited.done() else None
 
 

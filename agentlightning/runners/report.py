@@ -1,5 +1,4 @@
-"""Report: what came of an attempt, decided by ruling 8, and the log of what it printed. ``resolve`` is pure: facts in,
-result out.
+"""Report: what an attempt comes to, decided by ruling 8. ``decide_outcome`` is pure: facts in, result out.
 
 A failure is masked, never scored: only ``failure_reward`` gives one a reward, and nothing gives an incomplete attempt
 one.
@@ -7,15 +6,12 @@ one.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentlightning.credit.unused import last_reward
-from agentlightning.runners.job import Ran, Returned
+from agentlightning.runners.execution import AgentResult, Returned
 from agentlightning.text import plural
 from agentlightning.types import (
     Attempt,
@@ -33,33 +29,39 @@ from agentlightning.types import (
 if TYPE_CHECKING:
     from agentlightning.records.usage import AttemptUsage
 
-TAIL_BYTES = 64 * 1024
-LOG_BYTES = 16 * 1024 * 1024
 SLOW_ENGINE = "use fewer n_runners, a smaller sampling.max_tokens, or a higher runner.deadline"
 """What helps an attempt whose time went into its calls."""
 
 
-def resolve(
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of an attempt once its agent has ended: what came of it, what it did at the endpoint, the rewards
+    it ``emitted``, in order, what a grader said (None where none was asked), and the agents that it ``marked`` as
+    trainable. Marks hold also where it failed: a failure that is scored trains no others than a success."""
+
+    result: AgentResult
+    usage: AttemptUsage
+    emitted: Sequence[Reward] = ()
+    graded: float | Failure | None = None
+    marked: Sequence[str] = ()
+
+
+def decide_outcome(
     rollout: Rollout,
     attempt: Attempt,
-    ran: Ran,
-    usage: AttemptUsage,
+    facts: Facts,
     *,
-    emitted: Sequence[Reward] = (),
-    graded: float | Failure | None = None,
     failure_reward: Mapping[ScorableReason, float] | None = None,
-    marked: Sequence[str] = (),
     now: float = 0.0,
 ) -> AttemptResult:
-    """The result of an attempt. ``emitted`` are the rewards it emitted, in order; ``graded`` what the grader said, None
-    where none was asked; ``marked`` the agents that it marked as trainable, which hold also where it failed: a failure
-    that is scored trains no others than a success.
+    """The result of an attempt. ``now`` is the time that its rewards are given.
 
     A returned number is final; else the grader's; else the last emitted ``reward``; else the attempt fails as
     ``empty``.
     """
-    decided = _decide(rollout, ran, usage, emitted, graded)
-    output: Json = ran.output if isinstance(ran, Returned) else None
+    decided = _reward_or_failure(rollout, facts)
+    marked = tuple(facts.marked)
+    output: Json = facts.result.output if isinstance(facts.result, Returned) else None
 
     def reward(value: float, source: str, reason: str | None = None) -> Reward:
         return Reward(rollout.id, attempt.id, value, source=source, reason=reason, created_at=now)
@@ -68,52 +70,52 @@ def resolve(
         scored: Mapping[Reason, float] = {**failure_reward} if failure_reward else {}
         value = scored.get(decided.reason)
         if value is None:
-            return AttemptResult(Status.FAILED, failure=decided, output=output, marked=tuple(marked))
+            return AttemptResult(Status.FAILED, failure=decided, output=output, marked=marked)
         given = reward(value, "failure_reward", str(decided.reason))
         return AttemptResult(
-            Status.FAILED, reward=value, failure=decided, output=output, rewards=(given,), marked=tuple(marked)
+            Status.FAILED, reward=value, failure=decided, output=output, rewards=(given,), marked=marked
         )
     value, source = decided
     rewards = () if source == "emit" else (reward(value, source),)
-    return AttemptResult(Status.SUCCEEDED, reward=value, output=output, rewards=rewards, marked=tuple(marked))
+    return AttemptResult(Status.SUCCEEDED, reward=value, output=output, rewards=rewards, marked=marked)
 
 
-def needs_grader(ran: Ran, rollout: Rollout, usage: AttemptUsage) -> bool:
+def needs_grader(result: AgentResult, rollout: Rollout, usage: AttemptUsage) -> bool:
     """Whether a grader would be asked: the agent returned no number, and nothing else has failed the attempt."""
-    return isinstance(ran, Returned) and ran.reward is None and _endpoint_failure(rollout, usage) is None
+    return isinstance(result, Returned) and result.reward is None and _endpoint_failure(rollout, usage) is None
 
 
-def _decide(
-    rollout: Rollout, ran: Ran, usage: AttemptUsage, emitted: Sequence[Reward], graded: float | Failure | None
-) -> tuple[float, str] | Failure:
-    if isinstance(ran, Failure):
+def _reward_or_failure(rollout: Rollout, facts: Facts) -> tuple[float, str] | Failure:
+    """A reward and its source, or why there is none."""
+    result, usage, graded = facts.result, facts.usage, facts.graded
+    if isinstance(result, Failure):
         if usage.incomplete:  # before all else: such an attempt may never be trained, and a failure can be scored
-            return _incomplete(usage, ran.traceback)
-        if (failure := _external_failure(ran, usage)) is not None:
+            return _incomplete(usage, result.traceback)
+        if (failure := _external_failure(result, usage)) is not None:
             return failure
-        if ran.reason is Reason.AGENT_ERROR and usage.context_length_errors:
+        if result.reason is Reason.AGENT_ERROR and usage.context_length_errors:
             return Failure(
                 Reason.CONTEXT_LENGTH,
-                f"a prompt did not fit the model's context, and then: {ran.message}",
-                ran.traceback,
+                f"a prompt did not fit the model's context, and then: {result.message}",
+                result.traceback,
             )
-        if ran.reason is Reason.TIMEOUT and (spent := spent_by_engine(usage)) is not None:
-            return Failure(ran.reason, f"{ran.message}: {spent}; {SLOW_ENGINE}", ran.traceback)
-        return ran
+        if result.reason is Reason.TIMEOUT and (spent := spent_by_engine(usage)) is not None:
+            return Failure(result.reason, f"{result.message}: {spent}; {SLOW_ENGINE}", result.traceback)
+        return result
     failure = _endpoint_failure(rollout, usage)
     if failure is not None:
         return failure
-    if ran.reward is not None:
-        return ran.reward, "return"
+    if result.reward is not None:
+        return result.reward, "return"
     if isinstance(graded, Failure):
         return graded
     if graded is not None:
         return graded, "grader"
-    last = last_reward(emitted)
+    last = last_reward(facts.emitted)
     if last is not None:
         return last.value, "emit"
-    if ran.not_number:
-        return Failure(Reason.BAD_REWARD, f"{ran.not_number}; no grader is set and no reward was emitted")
+    if result.not_number:
+        return Failure(Reason.BAD_REWARD, f"{result.not_number}; no grader is set and no reward was emitted")
     return Failure(Reason.EMPTY, "the agent returned no reward, emitted none, and no grader is set")
 
 
@@ -131,16 +133,20 @@ def spent_by_engine(usage: AttemptUsage) -> str | None:
     )
 
 
-def _external_failure(ran: Failure, usage: AttemptUsage) -> Failure | None:
+def _external_failure(failure: Failure, usage: AttemptUsage) -> Failure | None:
     """An agent that an external model left without an answer failed through no fault of the policy's."""
-    if ran.reason not in (Reason.AGENT_ERROR, Reason.TIMEOUT):
+    if failure.reason not in (Reason.AGENT_ERROR, Reason.TIMEOUT):
         return None
     trouble = usage.trouble
-    if trouble is None and ran.reason is Reason.TIMEOUT:
+    if trouble is None and failure.reason is Reason.TIMEOUT:
         trouble = next(
             (f"external model {name!r} had not answered" for name, use in usage.external.items() if use.left), None
         )
-    return None if trouble is None else Failure(Reason.EXTERNAL, f"{trouble}; and then: {ran.message}", ran.traceback)
+    return (
+        None
+        if trouble is None
+        else Failure(Reason.EXTERNAL, f"{trouble}; and then: {failure.message}", failure.traceback)
+    )
 
 
 def _endpoint_failure(rollout: Rollout, usage: AttemptUsage) -> Failure | None:
@@ -182,55 +188,3 @@ def _endpoint_failure(rollout: Rollout, usage: AttemptUsage) -> Failure | None:
 def _incomplete(usage: AttemptUsage, traceback: str = "") -> Failure:
     message = f"{usage.incomplete} of its {usage.calls} calls could not be recorded whole: {usage.last_error}"
     return Failure(Reason.INCOMPLETE, message, traceback)
-
-
-class OutputLog:
-    """What an attempt printed: the last 64 KB in memory, and with a ``path`` the first 16 MB in a file. Written from
-    any thread."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._chunks: deque[bytes] = deque()
-        self._kept = 0
-        self._total = 0
-        self._lock = threading.Lock()
-        self._file = None
-        self._closed = False
-
-    def write(self, data: bytes) -> None:
-        """Takes bytes; after ``close`` they are dropped."""
-        with self._lock:
-            if self._closed or not data:
-                return
-            if self._path is not None and self._total < LOG_BYTES:
-                try:
-                    self._write_file(self._path, data)
-                except OSError as error:  # a full disk costs the log its file, not the attempt its life
-                    data += f"\n[the log file {self._path} could not be written: {error.strerror}]\n".encode()
-                    self._path = None
-            self._total += len(data)
-            self._chunks.append(data[-TAIL_BYTES:])
-            self._kept += len(self._chunks[-1])
-            while self._kept - len(self._chunks[0]) >= TAIL_BYTES:
-                self._kept -= len(self._chunks.popleft())
-
-    def _write_file(self, path: Path, data: bytes) -> None:
-        if self._file is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("wb", buffering=0)
-        room = LOG_BYTES - self._total
-        self._file.write(data[:room])
-        if len(data) >= room:
-            self._file.write(b"\n[the log ends here: an attempt's file holds at most 16 MB]\n")
-
-    def text(self) -> str:
-        """The last 64 KB as text."""
-        with self._lock:
-            return b"".join(self._chunks)[-TAIL_BYTES:].decode("utf-8", "replace")
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            if self._file is not None:
-                with suppress(OSError):  # a disk that fails only now: the attempt has its result all the same
-                    self._file.close()

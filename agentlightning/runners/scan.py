@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from agentlightning.agent.loading import AgentSource, is_library
 from agentlightning.records.probe import ClientFound
-from agentlightning.runners.job import ENDPOINT_VARIABLES
+from agentlightning.runners.assignment import ENDPOINT_VARIABLES
 from agentlightning.runners.source import Source, origin_of
 
 

@@ -16,7 +16,7 @@ from types import ModuleType
 
 from agentlightning.agent.loading import parsed
 from agentlightning.records.probe import CodePlace
-from agentlightning.runners.job import ENDPOINT_VARIABLES
+from agentlightning.runners.assignment import ENDPOINT_VARIABLES
 from agentlightning.text import at_home
 
 _URL_ARGUMENTS = ("base_url", "api_base", "openai_api_base", "anthropic_api_url", "endpoint", "host")

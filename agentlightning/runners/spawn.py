@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from agentlightning.runners.job import absolute_path, inherited_environment
+from agentlightning.runners.environment import absolute_path, inherited_environment
 from agentlightning.runners.process import Child, Pipe, Requests, Told, ignore, results
 from agentlightning.runners.wire import HEADER, frame, write_all
 from agentlightning.types import Json

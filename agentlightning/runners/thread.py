@@ -24,10 +24,11 @@ from typing import Any, TypeVar
 
 from agentlightning.agent.calling import Agent
 from agentlightning.agent.rewards import current_endpoint
-from agentlightning.runners.job import LEFTOVERS, Assignment, Mark, Ran, execute
+from agentlightning.runners.assignment import Assignment, MarkTrainable
+from agentlightning.runners.execution import LEFTOVERS, AgentResult, execute
 from agentlightning.runners.loops import AgentLoops, Turn, attempt_log, end_if_forked, quieten
+from agentlightning.runners.output_log import Log
 from agentlightning.runners.proxies import bypass
-from agentlightning.runners.report import OutputLog
 from agentlightning.types import Failure, Reason
 
 T = TypeVar("T")
@@ -40,6 +41,8 @@ _OURS = ("store-", "asyncio_", "agl-", "ThreadPoolExecutor")
 class ThreadIsolation:
     """Runs attempts of one agent in threads, which call ``url``. ``abandoned`` counts threads of ended attempts that
     still run."""
+
+    launcher = None
 
     def __init__(self, agent: Agent, url: str) -> None:
         self._agent = agent
@@ -74,28 +77,28 @@ class ThreadIsolation:
         redirect.leave()
 
     async def run(
-        self, job: Assignment, log: OutputLog, mark: Mark, *, deadline: float, stop: asyncio.Event
-    ) -> Ran | None:
-        """Runs one attempt for at most ``deadline`` seconds. None when ``stop`` was set before it ended. ``mark`` may
-        be called from any thread."""
+        self, assignment: Assignment, log: Log, mark: MarkTrainable, *, stop: asyncio.Event
+    ) -> AgentResult | None:
+        """See `Isolation.run`. ``mark`` is called from the agent's threads."""
+        deadline = assignment.seconds_left
         running = _Running()
         redirect.streams()
 
-        def call(deliver: Callable[[Ran], None]) -> None:
-            current_endpoint.set(job.root_url)
+        def call(deliver: Callable[[AgentResult], None]) -> None:
+            current_endpoint.set(assignment.endpoint.root_url)
             prints_go_to(log)
 
-            def end(ran: Ran) -> None:
+            def end(result: AgentResult) -> None:
                 redirect.streams()  # for whatever runs now, where the agent deleted them
-                deliver(ran)
+                deliver(result)
 
-            execute(self._agent, job, end, mark, lambda value: self._loops.wait_for(value, running.hold))
+            execute(self._agent, assignment, end, mark, lambda value: self._loops.wait_for(value, running.hold))
             running.close()
 
-        name = f"agent-{job.attempt_id}"
-        ran = await in_thread(call, name=name, deadline=deadline, stop=stop, threads=self._left, began=running.began)
-        if ran is not None:
-            return ran
+        name = f"agent-{assignment.attempt_id}"
+        result = await in_thread(call, name=name, deadline=deadline, stop=stop, threads=self._left, began=running.began)
+        if result is not None:
+            return result
         where = await self._loops.revive(running.cancel())
         if stop.is_set():
             return None
@@ -234,7 +237,7 @@ class _AttemptOutput(io.TextIOBase):
 class _AttemptBytes(io.RawIOBase):
     """The bytes below it."""
 
-    def __init__(self, log: OutputLog) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
 
     def write(self, data: Any, /) -> int:
@@ -288,7 +291,7 @@ class _Redirect:
 redirect = _Redirect()
 
 
-def prints_go_to(log: OutputLog) -> None:
+def prints_go_to(log: Log) -> None:
     """What this context prints from now on goes to ``log``, while the streams are redirected."""
     attempt_log.set(log)
 

@@ -21,7 +21,7 @@ import traceback
 from types import FrameType
 from typing import Any
 
-from agentlightning.runners.job import IN_AGENT
+from agentlightning.runners.environment import IN_AGENT
 from agentlightning.runners.wire import frame, receive
 from agentlightning.types import Json
 

@@ -7,19 +7,21 @@ import asyncio
 import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentlightning.agent.calling import as_agent
+from agentlightning.agent.calling import AgentSpec, as_agent
 from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.errors import ContextLengthError, TemplateError
 from agentlightning.gateway import Gateway, Served
 from agentlightning.records.attempts import AttemptReport
 from agentlightning.records.probe import AgentProbe
 from agentlightning.runners.check import check_agent
+from agentlightning.runners.local_desk import LocalDesk, run_here
 from agentlightning.runners.pool import RunnerPool
 from agentlightning.settings.fields import EvaluationConfig, GatewayConfig, RunnerConfig, SamplingConfig
 from agentlightning.store import open_store
@@ -119,14 +121,39 @@ def agent_file(agent: Any) -> bool:
     return isinstance(agent, str) and agent.startswith(str(Path(__file__).with_name("agents.py")))
 
 
-async def _probe_of(pool: RunnerPool) -> AgentProbe:
+async def _probe_of(spec: AgentSpec) -> AgentProbe:
     """What a check finds of an agent, found once per file: starting a process for it costs more than most tests."""
-    spec = pool._spec
     file = str(spec.file)
     if file not in _probes:
         _probes[file] = await check_agent(spec, "process")
     agent = spec.load()
     return replace(_probes[file], name=spec.name, parameters=agent.parameters, needs_template=agent.needs_template)
+
+
+@dataclass
+class Runners:
+    """A desk and the pool that runs what it leases, for one agent."""
+
+    desk: LocalDesk
+    agent: AgentSpec
+    extra_env: dict[str, str] | None = None
+    probe: AgentProbe | None = None
+    pool: RunnerPool | None = None
+    _closing: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def start(self) -> None:
+        self.probe = self.probe or await check_agent(
+            self.agent, self.desk.config.isolation, extra_env=self.extra_env, keys=self.desk.keys
+        )
+        self.pool = await self._closing.enter_async_context(run_here(self.desk, self.agent, self.probe, self.extra_env))
+
+    async def close(self) -> None:
+        await self._closing.aclose()
+
+    @property
+    def isolation(self) -> Any:
+        assert self.pool is not None
+        return self.pool.isolation
 
 
 @dataclass
@@ -137,30 +164,29 @@ class World:
     folder: Path
     run_id: str = "run"
     reports: list[AttemptReport] = field(default_factory=list)
-    pool: RunnerPool | None = None
+    runners: Runners | None = None
     count: int = 0
 
-    def make_pool(
+    def make_runners(
         self, agent: Any, *, grader: Any = None, resources: Any = None, extra_env: Any = None, **config: Any
-    ) -> RunnerPool:
+    ) -> Runners:
         config.setdefault("n_runners", 4)
         config.setdefault("deadline", 60.0)
         if "grader_runs" in config:
             config["grader"] = config.pop("grader_runs")
-        self.pool = RunnerPool(
+        desk = LocalDesk(
             self.store,
             self.gateway,
-            as_agent(agent),
             RunnerConfig(**config),
-            run_id=self.run_id,
+            self.run_id,
             sampling={Mode.TRAIN: SamplingConfig(), Mode.VAL: EvaluationConfig(), Mode.DEV: SamplingConfig()},
             grader=grader,
             resources=resources,
-            extra_env=extra_env,
             folder=self.folder,
         )
-        self.pool.on_attempt = self.reports.append
-        return self.pool
+        desk.on_attempt = self.reports.append
+        self.runners = Runners(desk, as_agent(agent), extra_env)
+        return self.runners
 
     async def enqueue(self, tasks: Sequence[Any], mode: Mode = Mode.TRAIN, version: int = 0) -> list[str]:
         rollouts = []
@@ -191,8 +217,8 @@ class World:
             pending = [i for i in ids if i not in done]
             for rollout in await self.store.wait(pending, timeout=0.5):
                 done[rollout.id] = rollout
-            if self.pool is not None:
-                self.pool.raise_if_dead()
+            if self.runners is not None and self.runners.pool is not None:
+                self.runners.pool.raise_if_dead()
             assert time.monotonic() < until, f"still not final: {pending}"
         return [done[i] for i in ids]
 
@@ -205,14 +231,14 @@ class World:
     async def run(
         self, agent: Any, tasks: Sequence[Any] = ({"q": 1},), mode: Mode = Mode.TRAIN, version: int = 0, **settings: Any
     ) -> list[Rollout]:
-        pool = self.make_pool(agent, **settings)
+        runners = self.make_runners(agent, **settings)
         if (settings.get("isolation") == "process" or agent_file(agent)) and "extra_env" not in settings:
-            pool.probe = await _probe_of(pool)
-        await pool.start()
+            runners.probe = await _probe_of(runners.agent)
+        await runners.start()
         try:
             return await self.wait(await self.enqueue(tasks, mode, version))
         finally:
-            await pool.close()
+            await runners.close()
 
     async def one(self, agent: Any, **settings: Any) -> tuple[Rollout, AttemptReport]:
         """One rollout of ``agent`` and the report of its only attempt."""

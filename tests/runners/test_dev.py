@@ -127,12 +127,12 @@ def test_malformed_tool_calls_are_counted_beside_those_that_could_be_read():
 
 
 async def causes(world, agent, isolation, **settings):
-    pool = world.make_pool(agent, isolation=isolation, **settings)
-    await pool.start()
+    runners = world.make_runners(agent, isolation=isolation, **settings)
+    await runners.start()
     await world.wait(await world.enqueue([{"q": 1}], Mode.DEV))
-    await pool.close()
+    await runners.close()
     findings = [
-        finding for finding in find(world.reports, {}, pool.probe) if finding.title == "No call reached the endpoint"
+        finding for finding in find(world.reports, {}, runners.probe) if finding.title == "No call reached the endpoint"
     ]
     assert all(finding.level == "blocks" and finding.rollouts for finding in findings)
     return [(finding.cause, finding.remedy) for finding in findings]

@@ -100,14 +100,14 @@ async def test_no_process_is_left_once_the_pool_is_closed(world, launcher):
 
 
 async def test_an_attempt_that_is_cancelled_while_it_is_graded_ends_its_grader(world):
-    pool = world.make_pool(echoes, isolation="thread", grader=graders.ends, lease=0.3)
-    await pool.start()
+    runners = world.make_runners(echoes, isolation="thread", grader=graders.ends, lease=0.3)
+    await runners.start()
     ids = await world.enqueue(["hangs"], mode=Mode.VAL)
-    await world.until(lambda: pool._graders._busy)
+    await world.until(lambda: runners.desk._graders._busy)
     await world.store.cancel(ids, "no longer wanted")
-    await world.until(lambda: not pool._graders._busy)
+    await world.until(lambda: not runners.desk._graders._busy)
     (rollout,) = await world.wait(ids)
-    await pool.close()
+    await runners.close()
     assert rollout.status is Status.CANCELLED
 
 
@@ -151,14 +151,14 @@ async def test_a_grader_that_reads_what_only_this_process_has_runs_here(world, m
     (rollout,) = await graded(world, graders.reads_limits)
     assert rollout.reward == 3.0
     monkeypatch.setitem(graders.LIMITS, "most", 5)
-    pool = world.make_pool(agents.answers, isolation="thread", grader=graders.reads_limits)
-    await pool.start()
+    runners = world.make_runners(agents.answers, isolation="thread", grader=graders.reads_limits)
+    await runners.start()
     (rollout,) = await world.wait(await world.enqueue([TEXT]))
     assert rollout.reward == 5.0
-    assert pool._graders._why.startswith("it reads LIMITS, which a process that imports ")
-    await pool.close()
+    assert runners.desk._graders._why.startswith("it reads LIMITS, which a process that imports ")
+    await runners.close()
     with pytest.raises(ConfigError, match="runner.grader='process' cannot hold: it reads LIMITS"):
-        await world.make_pool(
+        await world.make_runners(
             agents.answers, isolation="thread", grader=graders.reads_limits, grader_runs="process"
         ).start()
 
@@ -218,7 +218,7 @@ def test_a_script_is_imported_again_only_where_that_does_not_start_it_again(tmp_
             import asyncio
             from agentlightning.runners.check import new_launcher
             from agentlightning.runners.grading import Graders
-            from agentlightning.runners.report import OutputLog
+            from agentlightning.runners.output_log import OutputLog
             from agentlightning.types import Attempt, Mode, Rollout, Status
             async def main():
                 ours = Graders(grader, "auto", 2, ())

@@ -115,11 +115,11 @@ async def test_a_client_that_blocks_inside_a_coroutine_makes_others_wait_once(wo
             block()
         return float(agents.ask(llm.endpoint) == "ok")
 
-    pool = world.make_pool(blocks, isolation="thread", n_runners=3)
-    await pool.start()
+    runners = world.make_runners(blocks, isolation="thread", n_runners=3)
+    await runners.start()
     for tasks in ([0], [1, 2, 3]):
         assert [rollout.reward for rollout in await world.wait(await world.enqueue(tasks))] == [1.0] * len(tasks)
-    await pool.close()
+    await runners.close()
 
 
 async def test_an_agent_that_blocks_and_shares_a_client_goes_on_sharing_it(world):
@@ -145,17 +145,17 @@ async def test_who_waits_for_a_loop_that_is_blocked_past_the_deadline_gets_anoth
             release.wait(60)
         return float(agents.ask(llm.endpoint) == "ok")
 
-    pool = world.make_pool(agent, isolation="thread", n_runners=2, deadline=0.5)
-    await pool.start()
+    runners = world.make_runners(agent, isolation="thread", n_runners=2, deadline=0.5)
+    await runners.start()
     first = await world.enqueue(["blocks"])
-    await world.until(lambda: pool._held)
+    await world.until(lambda: runners.pool._held)
     late, other = await world.wait([*first, *await world.enqueue(["waits"])])
     assert late.failure.reason is Reason.TIMEOUT and other.reward == 1.0
     assert "the event loop that its attempts share stands still in test_loops.py:" in late.failure.message
-    assert pool.abandoned == 1
+    assert runners.isolation.abandoned == 1
     release.set()
-    await world.until(lambda: pool.abandoned == 0)
-    await pool.close()
+    await world.until(lambda: runners.isolation.abandoned == 0)
+    await runners.close()
 
 
 async def test_later_attempts_do_not_stand_on_a_loop_that_one_blocks(world):
@@ -171,13 +171,13 @@ async def test_later_attempts_do_not_stand_on_a_loop_that_one_blocks(world):
             release.wait(60)
         return 1.0
 
-    pool = world.make_pool(agent, isolation="thread", n_runners=1, deadline=1.0)
-    await pool.start()
+    runners = world.make_runners(agent, isolation="thread", n_runners=1, deadline=1.0)
+    await runners.start()
     late, *others = await world.wait(await world.enqueue(["blocks", "a", "b"]))
     assert late.failure.reason is Reason.TIMEOUT and [rollout.reward for rollout in others] == [1.0, 1.0]
     assert len(client) == 2, "both on the loop that took the other's place"
     release.set()
-    await pool.close()
+    await runners.close()
 
 
 async def test_a_sync_agent_may_run_loops_of_its_own(world):

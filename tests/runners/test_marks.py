@@ -69,13 +69,13 @@ async def test_marks_of_an_attempt_that_is_retried_are_kept_as_those_of_one_that
 
 
 async def test_marks_come_through_a_fresh_interpreter_too(world):
-    pool = world.make_pool(f"{PATH}:marks", isolation="process")
-    await pool.start()
+    runners = world.make_runners(f"{PATH}:marks", isolation="process")
+    await runners.start()
     spec = as_agent(f"{PATH}:marks")
     assert spec.source is not None
-    pool._isolation = ProcessIsolation(spec.source, spec.name, {}, Spawn())
+    runners.pool.isolation = ProcessIsolation(spec.source, spec.name, {}, Spawn())
     (rollout,) = await world.wait(await world.enqueue([{"q": 1}]))
-    await pool.close()
+    await runners.close()
     assert await marked(world, rollout) == [("planner", "critic", "editor")]
 
 

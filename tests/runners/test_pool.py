@@ -197,7 +197,7 @@ async def test_a_failing_grader_fails_the_attempt_and_says_grader(world, grader,
 @pytest.mark.parametrize("grader", [42, lambda: 1, lambda task, output, attempt, more: 1])
 async def test_a_grader_that_cannot_be_called_is_refused_at_once(world, grader):
     with pytest.raises(ConfigError, match="grader"):
-        world.make_pool(agents.plain, grader=grader)
+        world.make_runners(agents.plain, grader=grader)
 
 
 # --------------------------------------------------------------------------- failures (the bad-input table)
@@ -290,7 +290,7 @@ async def test_a_failed_attempt_has_no_reward_unless_its_reason_is_named(world):
 @pytest.mark.parametrize("reason", ["incomplete", "lost", "cancelled"])
 async def test_a_failure_that_says_nothing_about_the_policy_cannot_be_scored(world, reason):
     with pytest.raises(ConfigError, match=f"failure_reward.{reason}"):
-        world.make_pool(agents.plain, failure_reward={reason: -1.0})
+        world.make_runners(agents.plain, failure_reward={reason: -1.0})
 
 
 async def test_an_attempt_that_could_not_be_recorded_whole_is_incomplete_and_never_scored(world, monkeypatch):
@@ -333,15 +333,15 @@ async def test_only_the_last_attempt_of_a_rollout_gets_a_failure_reward(world):
 
 
 async def test_a_cancelled_rollout_is_ended_and_reports_nothing(world, isolation):
-    pool = world.make_pool(agents.hangs, isolation=isolation, lease=1.0)
-    await pool.start()
+    runners = world.make_runners(agents.hangs, isolation=isolation, lease=1.0)
+    await runners.start()
     ids = await world.enqueue([{"q": 1}])
     await world.until(lambda: world.engine.seen)
-    assert pool.holds(ids) and not pool.holds(["another"])
+    assert runners.desk.holds(ids) and not runners.desk.holds(["another"])
     await world.store.cancel(ids, "quorum met")
-    await world.until(lambda: not pool.holds(ids))
+    await world.until(lambda: not runners.desk.holds(ids))
     (rollout,) = await world.wait(ids)
-    await pool.close()
+    await runners.close()
     assert rollout.status is Status.CANCELLED and world.reports == []
 
 
@@ -369,26 +369,26 @@ async def test_a_long_attempt_keeps_its_lease(world, monkeypatch):
 async def test_the_lease_of_a_runner_that_died_expires_and_its_rollout_runs_again(world):
     ids = await world.enqueue([{"q": 1}])
     assert len(await world.store.lease("run", "dead-runner", limit=1, seconds=0.2)) == 1
-    pool = world.make_pool(agents.plain, isolation="thread", lease=0.3, max_attempts=2)
-    await pool.start()
+    runners = world.make_runners(agents.plain, isolation="thread", lease=0.3, max_attempts=2)
+    await runners.start()
     (rollout,) = await world.wait(ids)
-    await pool.close()
+    await runners.close()
     first, second = await world.store.attempts(rollout.id)
     assert first.failure.reason is Reason.LOST and second.status is Status.SUCCEEDED and rollout.reward == 1.0
 
 
 async def test_closing_ends_what_runs_and_queues_it_again_so_that_a_resumed_run_runs_it(world, isolation):
-    pool = world.make_pool(agents.hangs, isolation=isolation)
-    await pool.start()
+    runners = world.make_runners(agents.hangs, isolation=isolation)
+    await runners.start()
     ids = await world.enqueue([{"q": 1}])
     await world.until(lambda: world.engine.seen)
     async with asyncio.timeout(60):  # the agent would hang for an hour
-        await pool.close()
+        await runners.close()
     rollout = await world.store.get_rollout(ids[0])
     (attempt,) = await world.store.attempts(ids[0])
     assert rollout.status is Status.QUEUED and rollout.failure is None
     assert attempt.failure.reason is Reason.CANCELLED
-    again = world.make_pool(agents.plain, isolation=isolation)
+    again = world.make_runners(agents.plain, isolation=isolation)
     await again.start()
     (rollout,) = await world.wait(ids)
     await again.close()
@@ -399,54 +399,54 @@ async def test_a_store_that_fails_ends_the_pool_by_name(world, monkeypatch):
     async def full(*_):
         raise StoreError("the disk is full")
 
-    pool = world.make_pool(agents.plain, isolation="thread")
-    await pool.start()
+    runners = world.make_runners(agents.plain, isolation="thread")
+    await runners.start()
     monkeypatch.setattr(world.store, "finish", full)
     with pytest.raises(StoreError, match="the disk is full"):
         await world.wait(await world.enqueue([{"q": 1}]))
-    await pool.close()
+    await runners.close()
 
 
 # --------------------------------------------------------------------------- checked at start
 
 
 async def test_an_agent_that_needs_a_template_is_refused_before_anything_runs(world, isolation):
-    pool = world.make_pool(agents.shows_handed, isolation=isolation)
+    runners = world.make_runners(agents.shows_handed, isolation=isolation)
     with pytest.raises(ConfigError, match="takes prompt_template and the run's resources hold none"):
-        await pool.start()
+        await runners.start()
     await world.store.put_resources("run", {"prompt_template": {"template": "{question}"}})
-    pool = world.make_pool(agents.shows_handed, isolation=isolation)
-    await pool.start()
-    await pool.close()
+    runners = world.make_runners(agents.shows_handed, isolation=isolation)
+    await runners.start()
+    await runners.close()
 
 
 async def test_a_closure_under_process_isolation_is_refused_with_what_to_do(world):
     def inner(task):
         return 1
 
-    pool = world.make_pool(inner, isolation="process")
+    runners = world.make_runners(inner, isolation="process")
     with pytest.raises(ConfigError, match=r"isolation='process'.*closure.*'FILE.py:name'"):
-        await pool.start()
+        await runners.start()
 
 
 async def test_auto_isolation_is_process_for_a_path_and_thread_for_an_object(world):
-    assert (await check_agent(world.make_pool(path(agents.plain))._spec)).isolation == "process"
-    assert (await check_agent(world.make_pool(agents.plain)._spec)).isolation == "thread"
+    assert (await check_agent(world.make_runners(path(agents.plain)).agent)).isolation == "process"
+    assert (await check_agent(world.make_runners(agents.plain).agent)).isolation == "thread"
 
 
 async def test_environment_that_cannot_be_set_is_refused_by_name(world):
     with pytest.raises(ConfigError, match="extra_env sets TOKEN, and isolation='thread' has no environment"):
-        await world.make_pool(agents.plain, isolation="thread", extra_env={"TOKEN": "x"}).start()
+        await world.make_runners(agents.plain, isolation="thread", extra_env={"TOKEN": "x"}).start()
     with pytest.raises(ConfigError, match="extra_env sets OPENAI_BASE_URL, which the runner sets"):
-        await world.make_pool(agents.plain, isolation="process", extra_env={"OPENAI_BASE_URL": "x"}).start()
+        await world.make_runners(agents.plain, isolation="process", extra_env={"OPENAI_BASE_URL": "x"}).start()
 
 
 async def test_a_script_without_a_main_guard_does_not_start_a_run_inside_a_run(world, monkeypatch):
     monkeypatch.setenv("AGENTLIGHTNING_IN_AGENT", "1")
     with pytest.raises(ConfigError, match="__name__ == '__main__'"):
-        world.make_pool(agents.plain)
+        await world.make_runners(agents.plain).start()
 
 
 async def test_a_resource_that_is_none_is_refused_by_name(world):
     with pytest.raises(ConfigError, match=r"resources\['thing'\] is an object"):
-        world.make_pool(agents.plain, resources={"thing": object()})
+        world.make_runners(agents.plain, resources={"thing": object()})

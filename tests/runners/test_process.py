@@ -208,11 +208,11 @@ async def test_an_agent_is_ended_with_all_it_started_also_outside_its_group(worl
 
 @linux
 async def test_a_dead_zygote_is_started_again_and_what_it_ran_is_lost(world):
-    pool = world.make_pool(path(agents.hangs), deadline=60)
-    await pool.start()
+    runners = world.make_runners(path(agents.hangs), deadline=60)
+    await runners.start()
     ids = await world.enqueue([{"q": 1}])
     await world.until(lambda: world.engine.seen)
-    zygote = pool._isolation.launcher
+    zygote = runners.isolation.launcher
     (child,) = zygote._children.values()
     os.kill(zygote._process.pid, signal.SIGKILL)
     (rollout,) = await world.wait(ids)
@@ -221,18 +221,18 @@ async def test_a_dead_zygote_is_started_again_and_what_it_ran_is_lost(world):
     world.engine.seen = 0
     await world.enqueue([{"q": 2}])
     await world.until(lambda: world.engine.seen)
-    await pool.close()
+    await runners.close()
 
 
 @linux
 async def test_a_zygote_that_dies_again_and_again_ends_the_pool_by_name(world, monkeypatch):
-    pool = world.make_pool(path(agents.never_calls))
-    await pool.start()
-    os.kill(pool._isolation.launcher._process.pid, signal.SIGKILL)
+    runners = world.make_runners(path(agents.never_calls))
+    await runners.start()
+    os.kill(runners.isolation.launcher._process.pid, signal.SIGKILL)
     monkeypatch.setattr(process, "_BOOT", "import sys; sys.exit('no room')")
     with pytest.raises(AgentLightningError, match=r"process that starts agents died.*no room"):
         await world.wait(await world.enqueue([{"q": i} for i in range(20)]), timeout=20)
-    await pool.close()
+    await runners.close()
 
 
 @pytest.mark.parametrize("kind", ["zygote", "spawn"])
@@ -240,11 +240,11 @@ def test_no_process_outlives_a_runner_that_is_killed(tmp_path, kind):
     pids = tmp_path / "pids"
     script = f"""
         import asyncio, sys
-        from agentlightning.agent.calling import as_agent
+        from agentlightning.agent.calling import AttemptView, RolloutView, as_agent
         from agentlightning.runners import check
-        from agentlightning.runners.job import Assignment
+        from agentlightning.runners.assignment import Assignment, Endpoint
         from agentlightning.runners.process import ProcessIsolation
-        from agentlightning.runners.report import OutputLog
+        from agentlightning.runners.output_log import OutputLog
         from agentlightning.types import Mode
         if {kind == "spawn"}:
             sys.platform = "other"
@@ -252,8 +252,9 @@ def test_no_process_outlives_a_runner_that_is_killed(tmp_path, kind):
             spec = as_agent("{FILE}:hangs_with_children")
             isolation = ProcessIsolation(spec.source, spec.name, {{}}, check.new_launcher())
             await isolation.start()
-            job = Assignment({{"pids": "{pids}"}}, Mode.DEV, "r", "r.1", 1, 0, "", 0, 0, "http://127.0.0.1:9/v1", "http://127.0.0.1:9", "k", "m")
-            await isolation.run(job, OutputLog(), lambda name: None, deadline=60, stop=asyncio.Event())
+            view = RolloutView("r", {{"pids": "{pids}"}}, Mode.DEV, AttemptView("r.1", 1))
+            assignment = Assignment(view, Endpoint("", "k", "m", "http://127.0.0.1:9"), seconds_left=60)
+            await isolation.run(assignment, OutputLog(), lambda name: None, stop=asyncio.Event())
         asyncio.run(main())
     """
     runner = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], env=ENV)
@@ -309,7 +310,7 @@ def test_a_script_runs_its_own_agent_in_processes_and_without_a_guard_is_told_so
     script = tmp_path / "train.py"
     text = """
         import asyncio
-        from agentlightning.agent.calling import as_agent
+        from agentlightning.agent.calling import AttemptView, RolloutView, as_agent
         from agentlightning.runners.check import check_agent
         def agent(task, llm):
             return 1.0
@@ -348,15 +349,15 @@ def open_descriptors():
 
 
 async def test_many_short_attempts_do_not_leak_descriptors_or_processes(world):
-    pool = world.make_pool(path(agents.never_calls), n_runners=8)
-    await pool.start()
+    runners = world.make_runners(path(agents.never_calls), n_runners=8)
+    await runners.start()
     await world.wait(await world.enqueue(range(8), mode="val"))
-    await world.until(lambda: not pool._isolation._lingering)
+    await world.until(lambda: not runners.isolation._lingering)
     before = open_descriptors()
     await world.wait(await world.enqueue(range(40), mode="val"))
-    await world.until(lambda: not pool._isolation._lingering)
+    await world.until(lambda: not runners.isolation._lingering)
     after = open_descriptors()
-    await pool.close()
+    await runners.close()
     assert after <= before + 2, (before, after)
 
 

@@ -84,7 +84,7 @@ async def test_every_client_reaches_the_endpoint_past_a_proxy(world, isolation, 
 async def test_the_environment_is_as_it_was_once_the_last_pool_is_closed(world, asked, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "intranet.example")
     agent = clients.every_client
-    first, second = world.make_pool(agent, isolation="thread"), world.make_pool(agent, isolation="thread")
+    first, second = world.make_runners(agent, isolation="thread"), world.make_runners(agent, isolation="thread")
     await first.start()
     await second.start()
     assert os.environ["NO_PROXY"] == os.environ["no_proxy"] == "intranet.example,127.0.0.1,localhost"

@@ -11,18 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from agentlightning.agent.calling import AttemptView, RolloutView
 from agentlightning.records.usage import AttemptUsage, EngineUse, ExternalUsage
-from agentlightning.runners.job import (
-    KEPT_BACK,
-    Assignment,
-    Returned,
-    as_json,
-    inherited_environment,
-    ran_from_json,
-    ran_to_json,
-    returned,
-)
-from agentlightning.runners.report import LOG_BYTES, TAIL_BYTES, OutputLog, needs_grader, resolve
+from agentlightning.runners.assignment import Assignment, Endpoint
+from agentlightning.runners.environment import KEPT_BACK, inherited_environment
+from agentlightning.runners.execution import Returned, as_json, result_from_json, result_to_json, returned
+from agentlightning.runners.output_log import LOG_BYTES, TAIL_BYTES, OutputLog
+from agentlightning.runners.report import Facts, decide_outcome, needs_grader
 from agentlightning.store.rows import dump
 from agentlightning.types import Attempt, Failure, Mode, Reason, Reward, Rollout, Status
 
@@ -46,7 +41,8 @@ def emitted(value, name="reward", **where):
 
 
 def decide(ran, usage=None, mode=Mode.TRAIN, **more):
-    return resolve(rollout(mode), ATTEMPT, ran, usage or Usage(), **more)
+    failure_reward = more.pop("failure_reward", None)
+    return decide_outcome(rollout(mode), ATTEMPT, Facts(ran, usage or Usage(), **more), failure_reward=failure_reward)
 
 
 @pytest.mark.parametrize(
@@ -251,32 +247,19 @@ def test_an_empty_list_is_no_reward_rather_than_a_bad_one():
     )
 )
 def test_what_came_of_an_attempt_survives_the_way_between_processes(ran):
-    assert ran_from_json(ran_to_json(ran)) == ran
+    assert result_from_json(result_to_json(ran)) == ran
 
 
-def test_a_job_survives_the_way_between_processes():
+def test_an_assignment_survives_the_way_between_processes():
     import json
 
     from agentlightning.agent.resources import ExternalLLM, NamedResources, PromptTemplate
 
     resources = NamedResources(judge=ExternalLLM(model="j"), p=PromptTemplate("{q}"), n=1)
-    job = Assignment(
-        {"q": 1},
-        Mode.TRAIN,
-        "r",
-        "r.1",
-        1,
-        2,
-        3,
-        4,
-        "http://b/v1",
-        "http://b",
-        "key",
-        "m",
-        {"temperature": 1.0},
-        resources,
-    )
-    assert Assignment.from_json(json.loads(json.dumps(job.to_json()))) == job
+    view = RolloutView("r", {"q": 1}, Mode.TRAIN, AttemptView("r.1", 1), 2, 3, 4)
+    endpoint = Endpoint("/a/key", "key", "m", "http://b")
+    assignment = Assignment(view, endpoint, {"temperature": 1.0}, resources, seconds_left=7.5, lease_seconds=2.0)
+    assert Assignment.from_json(json.loads(json.dumps(assignment.to_json()))) == assignment
 
 
 def test_an_agents_process_inherits_no_key_of_an_external_model(monkeypatch):

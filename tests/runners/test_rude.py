@@ -109,9 +109,9 @@ async def test_an_agent_that_writes_where_its_result_goes_fails_alone(world):
 
 
 async def test_an_attempt_whose_process_cannot_be_started_fails_and_the_run_goes_on(world, monkeypatch):
-    pool = world.make_pool(f"{agents.__file__}:plain", isolation="process", n_runners=1)
-    await pool.start()
-    launch, calls = pool._isolation.launcher.launch, []
+    runners = world.make_runners(f"{agents.__file__}:plain", isolation="process", n_runners=1)
+    await runners.start()
+    launch, calls = runners.isolation.launcher.launch, []
 
     async def once_without(order, *rest):
         calls.append(order)
@@ -119,9 +119,9 @@ async def test_an_attempt_whose_process_cannot_be_started_fails_and_the_run_goes
             raise OSError(24, "Too many open files")
         return await launch(order, *rest)
 
-    monkeypatch.setattr(pool._isolation.launcher, "launch", once_without)
+    monkeypatch.setattr(runners.isolation.launcher, "launch", once_without)
     first, second = await world.wait(await world.enqueue([1, 2]))
-    await pool.close()
+    await runners.close()
     assert (
         first.failure.reason is Reason.LOST
         and "the runner could not run it: OSError: [Errno 24] Too many open files" in first.failure.message
@@ -140,7 +140,7 @@ async def test_a_log_that_cannot_be_written_costs_no_attempt(world, isolation):
 
 
 async def test_an_output_too_large_for_the_record_is_recorded_as_what_it_is(world, monkeypatch):
-    monkeypatch.setattr("agentlightning.runners.job.LARGEST_OUTPUT", 1000)
+    monkeypatch.setattr("agentlightning.runners.assignment.LARGEST_OUTPUT", 1000)
     seen = []
     tasks = [{"answer": "x" * 999}]
     (rollout,) = await world.run(

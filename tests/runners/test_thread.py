@@ -22,14 +22,14 @@ async def test_a_blocked_agent_is_abandoned_counted_and_cut_off(world):
             outcome.append(error.code)
         return 1.0
 
-    pool = world.make_pool(blocked, isolation="thread", deadline=0.3)
-    await pool.start()
+    runners = world.make_runners(blocked, isolation="thread", deadline=0.3)
+    await runners.start()
     (rollout,) = await world.wait(await world.enqueue([{"q": 1}]))
     assert rollout.failure.reason is Reason.TIMEOUT and "its thread was abandoned" in rollout.failure.message
-    assert pool.abandoned == 1
+    assert runners.isolation.abandoned == 1
     release.set()
-    await world.until(lambda: pool.abandoned == 0)
-    await pool.close()
+    await world.until(lambda: runners.isolation.abandoned == 0)
+    await runners.close()
     assert outcome == [410], "the key of an ended attempt is revoked"
     assert (await world.store.get_rollout(rollout.id)).reward is None
 
@@ -50,12 +50,12 @@ async def test_what_the_program_prints_is_not_taken_for_an_agents(world, capsys)
         thread.join()
         return agents.plain(task, llm)
 
-    pool = world.make_pool(prints, isolation="thread")
-    await pool.start()
+    runners = world.make_runners(prints, isolation="thread")
+    await runners.start()
     ids = await world.enqueue([{"q": 1}])
     print("from the program")
     await world.wait(ids)
-    await pool.close()
+    await runners.close()
     out, err = capsys.readouterr()
     assert "from the program" in out and "from the agent" not in out and "also" not in err
     assert world.reports[0].stdout == "from the agent\nalso\nfrom its thread\n"
@@ -68,13 +68,13 @@ async def test_a_stream_that_is_replaced_while_the_pool_runs_does_not_get_what_a
         print("from the agent")
         return agents.plain(task, llm)
 
-    pool = world.make_pool(prints, isolation="thread")
-    await pool.start()
+    runners = world.make_runners(prints, isolation="thread")
+    await runners.start()
     replaced = io.StringIO()
     monkeypatch.setattr(sys, "stdout", replaced)
     await world.wait(await world.enqueue([{"q": 1}]))
     print("from the program")
-    await pool.close()
+    await runners.close()
     assert replaced.getvalue() == "from the program\n" and sys.stdout is replaced
     assert world.reports[0].stdout == "from the agent\n"
 

@@ -1,14 +1,11 @@
-"""Assignment: one attempt as the code that calls the agent sees it, and what came of the call. Both travel as JSON to
-and from processes.
+"""Execution: calls the agent on an assignment, and says what came of the call.
 
-This is shared by threads and processes, so that an agent behaves alike in both. It knows no store, no gateway and no
-deadline.
+Threads and processes share this, so that an agent behaves alike in both. It knows no store, no gateway and no deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import dataclasses
 import inspect
 import json
@@ -16,190 +13,30 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from agentlightning.agent.calling import Agent, AttemptView, Handed, RolloutView
+from agentlightning.agent.calling import Agent
 from agentlightning.agent.loading import describe, user_traceback, where
-from agentlightning.agent.resources import LLM, MAIN, SHORTEST_KEY, ExternalLLM, NamedResources, ProxyLLM
 from agentlightning.agent.rewards import check_reward, is_number, why_not
-from agentlightning.errors import ConfigError, RewardError
+from agentlightning.errors import AgentLightningError, ConfigError, RewardError
 from agentlightning.records.json_values import is_json
-from agentlightning.runners.proxies import without_proxy
-from agentlightning.types import Attempt, Failure, Json, Mode, Reason, Rollout
-
-IN_AGENT = "AGENTLIGHTNING_IN_AGENT"
-"""Set in every process that imports or runs user code for a run, so that a script without a __main__ guard does not
-start a second one."""
+from agentlightning.runners.assignment import ENDPOINT_VARIABLES, Assignment, MarkTrainable
+from agentlightning.types import Failure, Json, Mode, Reason
 
 LEFTOVERS = 1.0
 """Seconds that tasks and threads, which an agent left behind, get under ``dev`` after its result, so that the calls
 they make are seen to be late."""
 
-Mark = Callable[[str], None]
-"""Is told the name of an agent that an attempt marks as trainable."""
-
 LARGEST_OUTPUT = 64 * 2**20
 """Characters of JSON that an output may have to be recorded as it is."""
 
+T = TypeVar("T")
+
 _NOT_TRAINED_YET = ("Triplet", "Span", "ReadableSpan")
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """One attempt: the task, the endpoint that is good for it, the resources, and who it is."""
-
-    task: Json
-    mode: Mode
-    rollout_id: str
-    attempt_id: str
-    number: int
-    group: int
-    index: int
-    seed: int
-    base_url: str
-    root_url: str
-    key: str
-    model: str
-    sampling: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    resources: NamedResources = field(default_factory=NamedResources)
-
-    @classmethod
-    def of(
-        cls, rollout: Rollout, attempt: Attempt, endpoint: Any, sampling: Mapping[str, Json], resources: NamedResources
-    ) -> Assignment:
-        """From what the store and the gateway gave. ``endpoint`` is the gateway's AgentEndpoint. Of the resources it
-        keeps what is recorded of them, so that no key and no endpoint of an external model comes near the agent."""
-        return cls(
-            task=rollout.task,
-            mode=rollout.mode,
-            rollout_id=rollout.id,
-            attempt_id=attempt.id,
-            number=attempt.number,
-            group=rollout.group,
-            index=rollout.index,
-            seed=rollout.seed,
-            base_url=endpoint.base_url,
-            root_url=endpoint.root_url,
-            key=endpoint.key,
-            model=endpoint.model,
-            sampling=sampling,
-            resources=NamedResources.from_json(resources.to_json()),
-        )
-
-    def to_json(self) -> dict[str, Json]:
-        record = {name: getattr(self, name) for name in self.__slots__}
-        return {**record, "mode": str(self.mode), "resources": self.resources.to_json()}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Json]) -> Assignment:
-        record: dict[str, Any] = {name: value[name] for name in cls.__slots__}
-        record.update(mode=Mode(value["mode"]), resources=NamedResources.from_json(value["resources"]))
-        return cls(**record)
-
-    def handed(self, declared: LLM | None = None, mark: Mark | None = None) -> Handed:
-        """What the agent can be handed. ``declared`` is what ``@rollout(model=...)`` named; all models get the
-        attempt's endpoint. ``mark`` is told the agents that it marks as trainable."""
-
-        def proxy(model: str, parameters: Mapping[str, Json]) -> ProxyLLM:
-            return ProxyLLM(
-                endpoint=self.base_url,
-                model=model,
-                sampling_parameters=dict(parameters),
-                api_key=self.key,
-                name=model,
-                rollout_id=self.rollout_id,
-                attempt_id=self.attempt_id,
-            )
-
-        def own(given: LLM | None) -> ProxyLLM:
-            return proxy(self.model, {**self.sampling, **(given.sampling_parameters if given is not None else {})})
-
-        external = {name: llm for name, llm in self.resources.llms() if isinstance(llm, ExternalLLM)}
-        trained = {name: own(llm) for name, llm in self.resources.llms() if name not in external}
-        resources = NamedResources(
-            copy.deepcopy({name: value for name, value in self.resources.items() if not isinstance(value, LLM)})
-        )
-        resources.update(trained)
-        resources.update({name: proxy(name, llm.sampling_parameters) for name, llm in external.items()})
-        llm = (
-            own(declared) if declared is not None or not trained else trained.get(MAIN) or next(iter(trained.values()))
-        )
-        resources.setdefault(MAIN, llm)
-        task = copy.deepcopy(self.task)  # an agent may change its task; a grader must not see that
-        view = RolloutView(
-            rollout_id=self.rollout_id,
-            input=task,
-            mode=self.mode,
-            attempt=AttemptView(self.attempt_id, self.number),
-            group=self.group,
-            index=self.index,
-            seed=self.seed,
-        )
-        if mark is not None:
-            view.marks_go_to(mark)
-        return Handed(task, llm, resources, view)
-
-    def environment(self) -> dict[str, str]:
-        """The variables an attempt's process gets, under every name that clients read a base URL and a key from."""
-        return {
-            "OPENAI_BASE_URL": self.base_url,
-            "OPENAI_API_BASE": self.base_url,
-            "OPENAI_API_KEY": self.key,
-            "ANTHROPIC_BASE_URL": self.root_url,
-            "ANTHROPIC_API_KEY": self.key,
-            "GOOGLE_GEMINI_BASE_URL": self.root_url,
-            "GEMINI_API_KEY": self.key,
-            "AGENTLIGHTNING_ENDPOINT": self.root_url,
-            "AGENTLIGHTNING_ATTEMPT": self.attempt_id,
-        }
-
-
-ENDPOINT_VARIABLES = frozenset(Assignment(None, Mode.DEV, "", "", 1, 0, 0, 0, "", "", "", "").environment())
-"""The variables of ``Assignment.environment``, which nobody else may set."""
-
-
-KEPT_BACK = "kept-by-agentlightning"
-"""What an agent's process finds in a variable that holds the key of an external model: that key is the gateway's."""
-
-
-def inherited_environment(keys: Collection[str] = ()) -> dict[str, str]:
-    """What an agent's process gets of this one's environment: not the endpoint's variables, which are the attempt's
-    own, and no ``keys``."""
-    secret = [key for key in keys if len(key) >= SHORTEST_KEY]
-    values = {name: value for name, value in os.environ.items() if name not in ENDPOINT_VARIABLES}
-    values.update({name: KEPT_BACK for name, value in values.items() if any(key in value for key in secret)})
-    values.setdefault("PYTHONHASHSEED", "0")  # or an agent that iterates over a set would differ from run to run
-    return values
-
-
-def absolute_path() -> list[str]:
-    """Where this process imports from, for one that may be started from another working folder."""
-    try:
-        return [os.path.abspath(entry) for entry in sys.path]
-    except FileNotFoundError:  # the working folder is gone, and with it what could be imported from there
-        return [entry for entry in sys.path if os.path.isabs(entry)]
-
-
-def settle_environment(values: Mapping[str, str]) -> None:
-    """Puts an attempt's variables into this process's environment, and keeps proxies away from the endpoint."""
-    os.environ.update(values)
-    os.environ[IN_AGENT] = "1"
-    # Not the user's to think of: this library would send the agent's conversations to an outside address.
-    os.environ.setdefault("OPENAI_AGENTS_DISABLE_TRACING", "1")
-    # The Claude agent SDK would also have the model name each session: a call that is nobody's work, and would be
-    # trained.
-    os.environ.setdefault("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
-    # LangChain gives a stream up that says nothing for two minutes, heartbeats or not: how long to wait is the
-    # attempt's deadline's business.
-    os.environ.setdefault("LANGCHAIN_OPENAI_STREAM_CHUNK_TIMEOUT_S", "0")
-    os.environ.update(without_proxy([values.get("AGENTLIGHTNING_ENDPOINT", "")], os.environ))
-
-
-# --------------------------------------------------------------------------- what came of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +51,19 @@ class Returned:
     not_number: str = ""
 
 
-Ran = Returned | Failure
+AgentResult = Returned | Failure
+"""What came of calling the agent. What it means for the attempt, report.py decides."""
 
 
-def ran_to_json(ran: Ran) -> dict[str, Json]:
-    return {"failure" if isinstance(ran, Failure) else "returned": {name: getattr(ran, name) for name in ran.__slots__}}
+def result_to_json(result: AgentResult) -> dict[str, Json]:
+    return {
+        "failure" if isinstance(result, Failure) else "returned": {
+            name: getattr(result, name) for name in result.__slots__
+        }
+    }
 
 
-def ran_from_json(value: Mapping[str, Json]) -> Ran:
+def result_from_json(value: Mapping[str, Json]) -> AgentResult:
     if "failure" in value:
         record = value["failure"]
         return Failure(Reason(record["reason"]), record["message"], record["traceback"])
@@ -230,9 +72,9 @@ def ran_from_json(value: Mapping[str, Json]) -> Ran:
 
 def execute(
     agent: Agent,
-    job: Assignment,
-    deliver: Callable[[Ran], None],
-    mark: Mark,
+    assignment: Assignment,
+    deliver: Callable[[AgentResult], None],
+    mark: MarkTrainable,
     wait_for: Callable[[Awaitable[Any]], Any] | None = None,
 ) -> None:
     """Calls the agent, in this thread, and delivers what came of it once. Nothing the agent raises gets out of here.
@@ -244,20 +86,20 @@ def execute(
     runner: asyncio.Runner | None = None
     marks = _Marks(mark)
     try:
-        value = agent.call(job.mode, job.handed(agent.model, marks.add))
+        value = agent.call(assignment.mode, assignment.handed(agent.model, marks.add))
         if inspect.isawaitable(value):
             if wait_for is None:
                 runner = asyncio.Runner()
                 wait_for = partial(_wait_on, runner)
             value = wait_for(value)
-        ran = returned(value)
+        result = returned(value)
     except BaseException as error:  # noqa: BLE001  # also SystemExit and KeyboardInterrupt: an agent's exit is its failure, not the runner's
-        ran = failure_of(error)
+        result = failure_of(error)
     marks.close()
-    deliver(ran)
+    deliver(result)
     if runner is not None:
         try:
-            if job.mode is Mode.DEV:
+            if assignment.mode is Mode.DEV:
                 runner.run(_let_tasks_end())
             runner.close()
         except BaseException:  # noqa: BLE001  # the result stands; what the agent's leftovers raise belongs in its log
@@ -281,7 +123,7 @@ async def _let_tasks_end() -> None:
 class _Marks:
     """The agents that an attempt has marked, from any of its threads, until it ends."""
 
-    def __init__(self, mark: Mark) -> None:
+    def __init__(self, mark: MarkTrainable) -> None:
         self._mark = mark
         self._known: set[str] = set()
         self._lock = threading.Lock()
@@ -309,7 +151,7 @@ class _Marks:
             self._open = False
 
 
-def returned(value: object) -> Ran:
+def returned(value: object) -> AgentResult:
     """What a returned value means: a number is the reward, None is nothing, anything else is the output. A bad number
     is a failure."""
     if value is None:
@@ -385,6 +227,20 @@ def _plain(value: object) -> object:
 def _text(value: str) -> str:
     """Text that can be encoded, of the plain type."""
     return str.__str__(value) if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+
+
+async def or_failure(running: Awaitable[T]) -> T | Failure:
+    """What came of an attempt, or its failure where it could not even be run: one attempt's fault is never the run's.
+
+    What the run itself cannot do without (the record, the endpoint, the process that starts agents) says so by an error
+    of its own, which ends the run.
+    """
+    try:
+        return await running
+    except AgentLightningError:
+        raise
+    except Exception as error:  # noqa: BLE001  # recorded with its type on the rollout
+        return Failure(Reason.LOST, f"the runner could not run it: {describe(error)}", user_traceback(error))
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -1,0 +1,156 @@
+"""Assignment: one attempt as a runner is handed it: the rollout it is a try at, where its calls go, and what the agent
+is handed.
+
+It travels as JSON, to a worker and to an agent's process. Only durations are in it, for clocks differ between machines.
+It knows no store and no gateway.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from agentlightning.agent.calling import AttemptView, Handed, RolloutView
+from agentlightning.agent.resources import LLM, MAIN, ExternalLLM, NamedResources, ProxyLLM
+from agentlightning.types import Json, Mode
+
+MarkTrainable = Callable[[str], None]
+"""Is told the name of an agent that an attempt marks as trainable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where an attempt's calls go. ``path`` is ``/a/KEY``; ``address`` (``http://HOST:PORT``) is how whoever runs the
+    attempt reaches the gateway, and empty until that is known."""
+
+    path: str
+    key: str
+    model: str
+    address: str = ""
+
+    @property
+    def root_url(self) -> str:
+        """For clients that append ``/v1/...``."""
+        return f"{self.address}{self.path}"
+
+    @property
+    def base_url(self) -> str:
+        """For clients that append ``/chat/completions``."""
+        return f"{self.root_url}/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One attempt, as a desk leases it and a process is sent it: the rollout it is a try at, the endpoint that is good
+    for it, what the agent is handed besides, and durations. ``seconds_left`` is how long the agent may run,
+    ``lease_seconds`` how long a runner may give no sign of life."""
+
+    rollout: RolloutView
+    endpoint: Endpoint
+    sampling: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    resources: NamedResources = field(default_factory=NamedResources)
+    seconds_left: float = 300.0
+    lease_seconds: float = 60.0
+
+    @property
+    def attempt_id(self) -> str:
+        return self.rollout.attempt.attempt_id
+
+    @property
+    def mode(self) -> Mode:
+        return self.rollout.mode
+
+    @property
+    def seed(self) -> int:
+        """What the agent draws from: another try draws anew."""
+        return self.rollout.seed + self.rollout.attempt.sequence_id
+
+    def reached_at(self, address: str) -> Assignment:
+        """The same, for somebody who reaches the gateway at ``address``."""
+        return replace(self, endpoint=replace(self.endpoint, address=address))
+
+    def to_json(self) -> dict[str, Json]:
+        rollout = {each.name: getattr(self.rollout, each.name) for each in fields(self.rollout)}
+        return {
+            "rollout": {**rollout, "mode": str(self.mode), "attempt": asdict(self.rollout.attempt)},
+            "endpoint": asdict(self.endpoint),
+            "sampling": dict(self.sampling),
+            "resources": self.resources.to_json(),
+            "seconds_left": self.seconds_left,
+            "lease_seconds": self.lease_seconds,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Assignment:
+        rollout: dict[str, Any] = dict(value["rollout"])
+        rollout.update(mode=Mode(rollout["mode"]), attempt=AttemptView(**rollout["attempt"]))
+        return cls(
+            RolloutView(**rollout),
+            Endpoint(**value["endpoint"]),
+            value["sampling"],
+            NamedResources.from_json(value["resources"]),
+            value["seconds_left"],
+            value["lease_seconds"],
+        )
+
+    def handed(self, declared: LLM | None = None, mark: MarkTrainable | None = None) -> Handed:
+        """What the agent can be handed. ``declared`` is what ``@rollout(model=...)`` named; all models get the
+        attempt's endpoint. ``mark`` is told the agents that it marks as trainable."""
+
+        def proxy(model: str, parameters: Mapping[str, Json]) -> ProxyLLM:
+            return ProxyLLM(
+                endpoint=self.endpoint.base_url,
+                model=model,
+                sampling_parameters=dict(parameters),
+                api_key=self.endpoint.key,
+                name=model,
+                rollout_id=self.rollout.rollout_id,
+                attempt_id=self.attempt_id,
+            )
+
+        def own(given: LLM | None) -> ProxyLLM:
+            parameters = given.sampling_parameters if given is not None else {}
+            return proxy(self.endpoint.model, {**self.sampling, **parameters})
+
+        external = {name: llm for name, llm in self.resources.llms() if isinstance(llm, ExternalLLM)}
+        trained = {name: own(llm) for name, llm in self.resources.llms() if name not in external}
+        resources = NamedResources(
+            copy.deepcopy({name: value for name, value in self.resources.items() if not isinstance(value, LLM)})
+        )
+        resources.update(trained)
+        resources.update({name: proxy(name, llm.sampling_parameters) for name, llm in external.items()})
+        llm = (
+            own(declared) if declared is not None or not trained else trained.get(MAIN) or next(iter(trained.values()))
+        )
+        resources.setdefault(MAIN, llm)
+        task = copy.deepcopy(self.rollout.input)  # an agent may change its task; a grader must not see that
+        view = replace(self.rollout, input=task)
+        if mark is not None:
+            view.marks_go_to(mark)
+        return Handed(task, llm, resources, view)
+
+    def environment(self) -> dict[str, str]:
+        """The variables an attempt's process gets, under every name that clients read a base URL and a key from."""
+        base_url, root_url, key = self.endpoint.base_url, self.endpoint.root_url, self.endpoint.key
+        return {
+            "OPENAI_BASE_URL": base_url,
+            "OPENAI_API_BASE": base_url,
+            "OPENAI_API_KEY": key,
+            "ANTHROPIC_BASE_URL": root_url,
+            "ANTHROPIC_API_KEY": key,
+            "GOOGLE_GEMINI_BASE_URL": root_url,
+            "GEMINI_API_KEY": key,
+            "AGENTLIGHTNING_ENDPOINT": root_url,
+            "AGENTLIGHTNING_ATTEMPT": self.attempt_id,
+        }
+
+
+def placeholder(url: str = "", name: str = "") -> Assignment:
+    """An assignment of no attempt, for what has to look like one's surroundings."""
+    return Assignment(RolloutView("", None, Mode.DEV, AttemptView(name, 1)), Endpoint("", name, name, url))
+
+
+ENDPOINT_VARIABLES = frozenset(placeholder().environment())
+"""The variables of ``Assignment.environment``, which nobody else may set."""
