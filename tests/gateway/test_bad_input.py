@@ -304,7 +304,7 @@ async def test_a_wrong_key_is_401_in_the_wires_own_shape(house: House) -> None:
 
 async def test_rewards_are_durable_when_they_are_accepted(house: House) -> None:
     visit, other = await house.open(), await house.open()
-    reply = await visit.ask("q")
+    reply = await visit.ask("q", extra_headers={"X-Agent-Name": "planner"})
     url = visit.endpoint.root_url + "/rewards"
     async with aiohttp.ClientSession() as client:
         async with client.post(url, json={"value": 1}) as answer:
@@ -327,14 +327,14 @@ async def test_rewards_are_durable_when_they_are_accepted(house: House) -> None:
 
 async def test_half_of_a_surrogate_pair_in_a_rewards_text_is_recorded_as_an_escape(house: House) -> None:
     visit = await house.open()
-    body = b'{"value": 1, "name": "a\\ud800", "agent": "\\udfff", "reason": "b\\udc00"}'
+    body = b'{"value": 1, "name": "a\\ud800", "reason": "b\\udc00"}'
     async with aiohttp.ClientSession() as client:
         async with client.post(
             f"{visit.endpoint.root_url}/rewards", data=body, headers={"Content-Type": "application/json"}
         ) as answer:
             assert answer.status == 200, await answer.text()
     (reward,) = await house.store.rewards(visit.rollout.id)
-    assert (reward.name, reward.agent, reward.reason) == ("a\\ud800", "\\udfff", "b\\udc00")
+    assert (reward.name, reward.reason) == ("a\\ud800", "b\\udc00")
 
 
 async def test_a_reward_that_is_no_finite_number_is_refused_in_words(house: House) -> None:
@@ -348,6 +348,7 @@ async def test_a_reward_that_is_no_finite_number_is_refused_in_words(house: Hous
         "must be a number"),
         (b'{"value": 1, "name": 3}', "name must be a string"), (b'{"value": 1, "vaule": 1}', "unknown field 'vaule'"),
         (json.dumps({"value": 1, "call_id": theirs.id}).encode(), "no call of this attempt"),
+        (b'{"value": 1, "agent": "\\udfff"}', r"has no call of agent '\\udfff'"),
         (b'{"value": 1' + b"0" * 400 + b"}", "finite"),
         (b'{"value": 1e308}', "value must be within -1e+09 and 1e+09, not "
                               "1e+308: scale it"), (b'{"value": -1000000001}', "within"),
