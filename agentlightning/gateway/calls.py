@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentlightning.gateway.replies import Fault
@@ -95,7 +94,7 @@ class OpenCall:
         return not (self.given_up or isinstance(outcome, CallError) or (isinstance(outcome, Answer) and outcome.failed))
 
     @property
-    def owes(self) -> bool:
+    def unanswered(self) -> bool:
         """Its client got no reply and is going to ask again, where it is one that does."""
         outcome = self.outcome
         if self.delivered_at is not None or self.given_up:
@@ -233,88 +232,3 @@ def _release(future: asyncio.Future[None]) -> None:
 def retried(status: int) -> bool:
     """Whether clients ask again after an answer with this status."""
     return status >= 500 or status in (408, 409, 429)
-
-
-def named(calls: Sequence[OpenCall], identity: Identity) -> OpenCall | None:
-    """The call that a client means by a name of its own. Raises CallError where it asked something else under that
-    name."""
-    call = next((call for call in calls if call.claimable), None)
-    if call is not None and call.identity != identity:
-        message = (
-            "this Idempotency-Key was sent with another request (another body, path or agent): each request "
-            "needs a key of its own"
-        )
-        raise CallError(422, message, code="idempotency_key_reuse", retry=False)
-    return call
-
-
-def repeated(calls: Sequence[OpenCall], retry: int, owed: Callable[[], bool]) -> OpenCall | None:
-    """Which of the calls that asked the same a new request repeats, if any.
-
-    One whose connection closed early is claimed by any equal request. One that says it is a retry may be that of a call
-    without a reply: ``owed`` says so and counts it, and it is sampled. Else it may also get a reply that was written
-    but did not arrive, or one whose connection has not been seen to close; one that answered this retry count already
-    is somebody else's.
-    """
-    orphans = [call for call in calls if call.orphaned and call.claimable]
-    if orphans:
-        return orphans[0]
-    if retry <= 0 or owed():
-        return None
-    others = [call for call in calls if call.retry < retry and call.claimable]
-    return max(others, key=lambda call: (call.delivered_at is None, call.started), default=None)
-
-
-class UnansweredRetries:
-    """Notes of the last calls that ended without a reply. The retry of such a call must not be taken for that of an
-    equal one whose reply is there."""
-
-    def __init__(self, most: int, seconds: float) -> None:
-        self._notes: deque[tuple[Identity, int, float]] = deque(maxlen=most)
-        self._seconds = seconds
-
-    def note(self, call: OpenCall) -> None:
-        self._notes.append((call.identity, call.retry, time.monotonic() + self._seconds))
-
-    def take(self, identity: Identity, retry: int) -> bool:
-        """Whether a retry may be that of such a call, which is then forgotten. Of several the one that had been retried
-        most often."""
-        now = time.monotonic()
-        notes = [note for note in self._notes if note[0] == identity and note[1] < retry and now < note[2]]
-        if notes:
-            self._notes.remove(max(notes, key=lambda note: note[1]))
-        return bool(notes)
-
-
-Order = tuple[int, int, int, int, int]
-"""A sample's place in a run: group, index of the rollout, attempt, call, sample."""
-
-
-class CallOrder:
-    """Lets one through at a time, and of those that wait the one whose place comes first."""
-
-    def __init__(self) -> None:
-        self._busy = False
-        self._waiting: dict[asyncio.Future[None], Order] = {}
-
-    async def enter(self, place: Order) -> None:
-        if not self._busy:
-            self._busy = True
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[future] = place
-        try:
-            await future
-        except asyncio.CancelledError:
-            if self._waiting.pop(future, None) is None:  # it had been let through already
-                self.leave()
-            raise
-
-    def leave(self) -> None:
-        while self._waiting:
-            future = min(self._waiting, key=self._waiting.__getitem__)
-            del self._waiting[future]
-            if not future.done():
-                future.set_result(None)
-                return
-        self._busy = False

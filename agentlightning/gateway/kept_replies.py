@@ -1,4 +1,4 @@
-"""Past: the replies of one attempt that later requests may refer to by id, and the conversations that an agent keeps
+"""The replies of one attempt that later requests may refer to by id, and the conversations that an agent keeps
 here.
 
 Holds no message twice: a call's history is read off the trace tree. Belongs to the gateway's event loop.
@@ -20,8 +20,8 @@ class _Kept:
     leaf: Leaf
 
 
-class AttemptPast:
-    """Satisfies `Past`. ``keep`` is called once for each recorded call that asked for it."""
+class KeptReplies:
+    """Satisfies `EarlierReplies`. ``keep`` is called once for each recorded call that asked for it."""
 
     def __init__(self) -> None:
         self.conversations: dict[str, Conversation] = {}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 from agentlightning.engines.base import Engine
 from agentlightning.templates.base import Template
@@ -47,3 +48,41 @@ class Notices:
         if key not in self._said and len(self._said) < 1000:
             self._said.add(key)
             logger.warning(text)
+
+
+class PoliciesByName:
+    """Which policy a model name means for one attempt: its own, that of a resource of this name, else the default one,
+    which is the first."""
+
+    def __init__(self, policies: Mapping[str, Served], resources: Mapping[str, Json], notices: Notices) -> None:
+        self._policies = policies
+        self._resources = resources
+        self._notices = notices
+        self._by_model: dict[str, Served] = {}
+
+    def of(self, model: str) -> Served:
+        """The policy that calls to this model go to; one warning where it has it only by default."""
+        policy = self._by_model.get(model)
+        if policy is None:
+            policy, meant = self._look_up(model)
+            if model and not meant:
+                self._notices.once(("model", model), f"no policy is called {model!r}: its calls go to {policy.name!r}")
+            self._by_model[model] = policy
+        return policy
+
+    def name_of(self, model: str) -> str:
+        """The name of that policy, for a call that does not go to it; "" where there is no policy at all."""
+        return self._look_up(model)[0].name if self._policies else ""
+
+    def _look_up(self, model: str) -> tuple[Served, bool]:
+        """The policy, and whether it is meant by the name."""
+        for policy in self._policies.values():
+            if model == policy.name or model in policy.model_names:
+                return policy, True
+        default = next(iter(self._policies.values()))
+        resource = self._resources.get(model)
+        if isinstance(resource, dict):
+            named = cast("dict[str, Json]", resource).get("policy")
+            if isinstance(named, str) and named in self._policies:
+                return self._policies[named], True
+        return default, False

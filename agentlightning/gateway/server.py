@@ -36,14 +36,15 @@ from agentlightning.errors import AgentLightningError, ConfigError, RewardRefuse
 from agentlightning.gateway.agents import named_by_body, named_by_request
 from agentlightning.gateway.answers import EVENTS, JSON, begin, drop, identity_of, retry_count, send
 from agentlightning.gateway.bodies import parse, read_body, readable
-from agentlightning.gateway.calls import CallOrder, OpenCall
+from agentlightning.gateway.call_order import CallOrder
+from agentlightning.gateway.calls import OpenCall
 from agentlightning.gateway.connections import Listener
 from agentlightning.gateway.encoding import Encoder
 from agentlightning.gateway.external.serving import pass_on
 from agentlightning.gateway.external.upstream import ROUTES, Outgoing, Upstreams, described
 from agentlightning.gateway.late import Ended
 from agentlightning.gateway.served import Notices, Served
-from agentlightning.gateway.session import Session
+from agentlightning.gateway.session import Session, Shared
 from agentlightning.gateway.wires import find_wire, read_request, wire_of_client
 from agentlightning.gateway.wires.base import Begun, CallError, Count, Look, Reply, ReplyStream, Target, Wire
 from agentlightning.gateway.wires.models import model, models
@@ -93,11 +94,18 @@ class Gateway:
         self._store = store
         self._policies = dict(policies)
         self._config = config
-        self._notices = Notices()
-        self._turnstile = CallOrder() if deterministic else None
         self._encoder = Encoder()
         own = {name for key, policy in policies.items() for name in (key, policy.name, *policy.model_names)}
         self._upstreams = Upstreams(external, own, config.upstream_timeout)
+        self._shared = Shared(
+            store,
+            self._policies,
+            self._encoder,
+            self._upstreams,
+            Notices(),
+            CallOrder() if deterministic else None,
+            config.orphan_grace,
+        )
         self._sessions: dict[bytes, Session] = {}
         self._keys: dict[str, bytes] = {}
         self.ended = Ended(store)
@@ -195,7 +203,7 @@ class Gateway:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain):
                 for session in list(self._sessions.values()):
-                    await session.idle()
+                    await session.calls.idle()
         for attempt_id in list(self._keys):
             await self._end(attempt_id)
         await asyncio.sleep(0)  # let those whose call was withdrawn hear of it
@@ -216,18 +224,7 @@ class Gateway:
         digest = _hash(key)
         self._keys[attempt.id] = digest
         self._sessions[digest] = Session(
-            self._store,
-            self._policies,
-            rollout,
-            attempt,
-            tries=tries,
-            sampling=sampling,
-            resources=resources,
-            orphan_grace=self._config.orphan_grace,
-            notices=self._notices,
-            turnstile=self._turnstile,
-            encoder=self._encoder,
-            upstreams=self._upstreams,
+            self._shared, rollout, attempt, tries=tries, sampling=sampling, resources=resources
         )
         root = f"{self._url}/a/{key}"
         return AgentEndpoint(f"{root}/v1", root, key, self._default_model())
@@ -367,12 +364,16 @@ class Gateway:
             )
         if isinstance(use, Look):
             body = await read_body(request) if request.can_read_body else b""
-            return await send(request, use.answer(parse(body) if body else {}, session.past), 200, JSON)
+            return await send(request, use.answer(parse(body) if body else {}, session.kept_replies), 200, JSON)
         try:
             body = await read_body(request)
             parsed = parse(body)
             upstream = session.external.named(target, parsed)
-            asked = read_request(wire, target, parsed, body, session.past) if upstream is None else described(parsed)
+            asked = (
+                read_request(wire, target, parsed, body, session.kept_replies)
+                if upstream is None
+                else described(parsed)
+            )
         except CallError as error:
             await session.refuse(wire, error, agent=agent)
             raise
@@ -400,7 +401,7 @@ class Gateway:
                 return await self._stream(request, session, call, wire.stream(asked, call.id, int(call.received_at)))
             return await self._whole(request, session, call, partial(wire.reply, asked))
         finally:
-            session.left(call)
+            session.calls.left(call)
 
     async def _whole(
         self, request: web.BaseRequest, session: Session, call: OpenCall, written: Callable[[Reply], bytes]
@@ -415,12 +416,12 @@ class Gateway:
                     response = response or await begin(request, JSON)
                     await response.write(b" ")
             reply = call.reply()
-            await session.acknowledge(call)
+            await session.calls.acknowledge(call)
         except CallError:
             if response is None:
                 raise
             return drop(request, response)
-        session.delivered(call)
+        session.calls.delivered(call)
         try:
             if response is None:
                 return await send(request, written(reply), 200, JSON)
@@ -428,7 +429,7 @@ class Gateway:
             await response.write_eof()
             return response
         except BaseException:
-            session.undelivered(call)
+            session.calls.undelivered(call)
             raise
 
     async def _stream(
@@ -458,18 +459,18 @@ class Gateway:
                 response = response or await begin(request, headers)
                 await response.write(data)
             reply = call.reply()
-            await session.acknowledge(call)
+            await session.calls.acknowledge(call)
         except CallError:
             if response is None:
                 raise
             return drop(request, response)
         data = events.end(reply) if begun else events.begin(Begun(reply.prompt_tokens, reply.used)) + events.end(reply)
         response = response or await begin(request, headers)
-        session.delivered(call)
+        session.calls.delivered(call)
         try:
             await response.write(data)
         except BaseException:
-            session.undelivered(call)
+            session.calls.undelivered(call)
             raise
         await response.write_eof()
         return response

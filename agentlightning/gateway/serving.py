@@ -21,7 +21,7 @@ from weakref import WeakSet
 from aiohttp import web
 
 from agentlightning.gateway.calls import OpenCall
-from agentlightning.gateway.kept_replies import AttemptPast
+from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.served import Served
 from agentlightning.gateway.server import Gateway, below
 from agentlightning.gateway.session import Session
@@ -72,7 +72,7 @@ class _Bounded(OrderedDict[str, V]):
             self.popitem(last=False)
 
 
-class RecentPast(AttemptPast):
+class RecentReplies(KeptReplies):
     """The last replies of all clients."""
 
     def __init__(self) -> None:
@@ -109,11 +109,12 @@ class ServingGateway(Gateway):
 
     def __init__(self, policy: Served, config: GatewayConfig, sampling: SamplingConfig, key: str | None) -> None:
         self.record = Unrecorded()
+        config = config.model_copy(update={"orphan_grace": 0.0})
         # Of a store a session needs what Unrecorded has.
         super().__init__(cast("Store", self.record), {policy.name: policy}, config)
         self._sampling = sampling.model_copy(update={"owner": "agent"})
         self._key = key
-        self._past = RecentPast()
+        self._kept_replies = RecentReplies()
         self._live: WeakSet[Session] = WeakSet()
 
     def _addressed(self, request: web.BaseRequest) -> tuple[str | None, str | None, Target]:
@@ -136,20 +137,14 @@ class ServingGateway(Gateway):
             raise CallError(503, "the server is shutting down", code="shutting_down", retry=False)
         rollout = Rollout(ID, ID, None, Mode.VAL, 0, 0, secrets.randbits(62), 0)
         session = ServedSession(
-            cast("Store", self.record),
-            self._policies,
+            self._shared,
             rollout,
             Attempt(ID, ID, 1, ID, Status.RUNNING, 0.0, 0.0),
             tries=1,
             sampling=self._sampling,
             resources={},
-            orphan_grace=0.0,
-            notices=self._notices,
-            turnstile=None,
-            encoder=self._encoder,
-            upstreams=self._upstreams,
+            kept_replies=self._kept_replies,
         )
-        session.past = self._past
         self._live.add(session)
         return session
 
@@ -158,7 +153,7 @@ class ServingGateway(Gateway):
         with suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain):
                 for session in live:
-                    await session.idle()
+                    await session.calls.idle()
         for session in live:
             await session.end()
         await asyncio.sleep(0)  # let those whose call was withdrawn hear of it

@@ -12,30 +12,22 @@ import logging
 import secrets
 import time
 from array import array
-from collections import deque
-from collections.abc import Coroutine, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.errors import ContextLengthError, EngineError, StoreError, TemplateError
-from agentlightning.gateway.calls import (
-    CallOrder,
-    Forwarded,
-    Identity,
-    OpenCall,
-    UnansweredRetries,
-    ended,
-    named,
-    repeated,
-)
+from agentlightning.gateway.call_order import CallOrder
+from agentlightning.gateway.calls import Identity, OpenCall, ended
 from agentlightning.gateway.encoding import Encoder
-from agentlightning.gateway.external.forwarding import Book, Forwarding
+from agentlightning.gateway.external.forwarding import Forwarding
 from agentlightning.gateway.external.upstream import Upstreams
-from agentlightning.gateway.kept_replies import AttemptPast
+from agentlightning.gateway.kept_replies import KeptReplies
+from agentlightning.gateway.open_calls import OpenCalls
 from agentlightning.gateway.prompts import PromptError
 from agentlightning.gateway.sampling import constraint, overruled, resolve, sample_seed, unkept
-from agentlightning.gateway.served import Notices, Served
+from agentlightning.gateway.served import Notices, PoliciesByName, Served
 from agentlightning.gateway.tree import Placement, TraceTree
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Reply, Wire, WireRequest
 from agentlightning.records.usage import AttemptUsage
@@ -57,87 +49,68 @@ from agentlightning.types import (
 
 logger = logging.getLogger("agentlightning.gateway")
 
-MAX_KEPT = 128
-"""Delivered replies that an attempt keeps for clients that come back for one, and calls without a reply that it
-remembers."""
 
-END_DEADLINE = 30.0
-"""Seconds that an ending attempt waits for its open calls to be withdrawn and recorded."""
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all attempts at one gateway have in common. ``call_order`` is there where a run has to repeat itself to the
+    bit; ``orphan_grace`` are the seconds for which a call whose connection closed early goes on."""
+
+    store: Store
+    policies: Mapping[str, Served]
+    encoder: Encoder
+    upstreams: Upstreams
+    notices: Notices
+    call_order: CallOrder | None
+    orphan_grace: float
 
 
 class Session:
-    """The open attempt. ``end`` is the last thing called on it."""
+    """The open attempt. ``end`` is the last thing called on it.
+
+    ``tries`` says which try of the agent's it is, ``kept_replies`` what its requests may refer to: nothing at first,
+    where it is left out.
+    """
 
     def __init__(
         self,
-        store: Store,
-        policies: Mapping[str, Served],
+        shared: Shared,
         rollout: Rollout,
         attempt: Attempt,
         *,
         tries: int,
         sampling: SamplingConfig | EvaluationConfig,
         resources: Mapping[str, Json],
-        orphan_grace: float,
-        notices: Notices,
-        turnstile: CallOrder | None,
-        encoder: Encoder,
-        upstreams: Upstreams,
+        kept_replies: KeptReplies | None = None,
     ) -> None:
         self.rollout = rollout
         self.attempt = attempt
         self.usage = AttemptUsage()
         self.tree = TraceTree()
-        self.past = AttemptPast()
-        self._store = store
-        self._policies = policies
+        self.kept_replies = KeptReplies() if kept_replies is None else kept_replies
+        self.calls = OpenCalls(shared.store, attempt.id, self.usage, shared.orphan_grace)
+        self.external = Forwarding(shared.store, attempt.id, self.usage, shared.upstreams, resources, self.calls)
+        self._shared = shared
+        self._store = shared.store
+        self._policies = PoliciesByName(shared.policies, resources, shared.notices)
         self._tries = tries
         self._sampling = sampling
-        self._resources = resources
-        self._grace = orphan_grace
-        self._notices = notices
-        self._turnstile = turnstile
-        self._encoder = encoder
-        self._calls = 0
-        self._call_ids: set[str] = set()
-        self._by_body: dict[bytes, list[OpenCall]] = {}
-        self._delivered: deque[OpenCall] = deque()
-        self._owed = UnansweredRetries(MAX_KEPT, orphan_grace)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._by_model: dict[str, Served] = {}
-        self._ended = False
-        book = Book(
-            self._repeated,
-            self._take_index,
-            self._start,
-            self._fail,
-            self._lost,
-            self._forget,
-            self._mark_abandoned,
-            lambda: self._ended,
-        )
-        self.external = Forwarding(store, attempt.id, self.usage, upstreams, resources, book)
 
     # ----------------------------------------------------------------- what the server calls
-    async def idle(self) -> None:
-        """Returns once no call is being sampled, recorded or waited for."""
-        while self._tasks or any(call.readers for calls in self._by_body.values() for call in calls):
-            await (asyncio.wait(self._tasks) if self._tasks else asyncio.sleep(0.01))
-
     def submit(
         self, wire: Wire, request: WireRequest, identity: Identity, *, retry: int, agent: str | None
     ) -> OpenCall:
         """Starts a call, or joins the one that this request repeats. ``retry`` is the client's retry count. Raises
         CallError.
 
-        The caller awaits its ``reply`` (or follows ``more``) and in any case calls ``left`` once.
+        The caller awaits its ``reply`` (or follows ``more``) and in any case calls ``calls.left`` once.
         """
         now = time.monotonic()
-        if (call := self._repeated(identity, now, retry)) is not None:
+        if (call := self.calls.join(identity, now, retry)) is not None:
             return call
+        self.usage.calls += 1
         call = OpenCall(
             id=_new_id(wire),
-            index=self._next_index(),
+            index=self.calls.next_index(),
             place=self.usage.calls - 1,
             identity=identity,
             wire=wire.name,
@@ -146,85 +119,29 @@ class Session:
             started=now,
             retry=retry,
         )
-        self._start(call, self._run(call, request))
+        self.calls.start(call, self._run(call, request))
         return call
-
-    def _repeated(self, identity: Identity, now: float, retry: int) -> OpenCall | None:
-        while self._delivered and (
-            cast("float", self._delivered[0].delivered_at) + self._grace < now or len(self._delivered) > MAX_KEPT
-        ):
-            self._forget(self._delivered.popleft())
-        equal = self._by_body.get(identity.place, ())
-        call = (
-            named(equal, identity) if identity.key else repeated(equal, retry, lambda: self._owed.take(identity, retry))
-        )
-        if call is not None:
-            call.readers += 1
-            call.retry = max(call.retry, retry)
-            if call.grace is not None:
-                call.grace.cancel()
-            self.usage.repeats += 1
-        return call
-
-    def _start(self, call: OpenCall, life: Coroutine[Any, Any, None]) -> None:
-        self._call_ids.add(call.id)
-        self._by_body.setdefault(call.identity.place, []).append(call)
-        call.task = self._spawn(life)
-        call.task.add_done_callback(call.closed)
 
     async def refuse(self, wire: Wire, error: CallError, *, model: str = "", agent: str | None = None) -> None:
         """Records a request that was answered with an error before a call could be made of it."""
-        await self._record_refusal(_new_id(wire), self._next_index(), wire.name, model, agent, error.message)
+        self.usage.calls += 1
+        index = self.calls.next_index()
+        await self._record_refusal(_new_id(wire), index, wire.name, model, agent, error.message)
 
     def count(self, request: WireRequest) -> int:
         """Tokens of the prompt that a call would have. Raises CallError."""
-        policy = self._policy(request.model)
+        policy = self._policies.of(request.model)
         try:
-            plan = self._plan(request, policy.under(request.template_kwargs, self._notices))
+            plan = self._plan(request, policy.under(request.template_kwargs, self._shared.notices))
         except (TemplateError, RecursionError) as error:
             raise _too_bad(error, request.prompt_field) from error
         self.tree.withdraw(plan)
         return len(plan.prompt_ids)
 
-    async def acknowledge(self, call: OpenCall) -> None:
-        """Comes before the last bytes of a reply: the record says that they were written, also where the call had been
-        left. Raises CallError."""
-        if call.given_up:
-            raise ended()
-        if call.stored is CallStatus.COMPLETE:
-            return
-        try:
-            await self._store.set_call_status(call.id, CallStatus.COMPLETE)
-        except StoreError as error:
-            raise self._lost(error) from error
-        call.stored = CallStatus.COMPLETE
-
-    def delivered(self, call: OpenCall) -> None:
-        """The last bytes of the reply are about to be written."""
-        if call.delivered_at is None:
-            call.delivered_at = time.monotonic()
-            self._delivered.append(call)
-
-    def undelivered(self, call: OpenCall) -> None:
-        """They could not be written after all."""
-        if call in self._delivered:
-            self._delivered.remove(call)
-            call.delivered_at = None
-
-    def left(self, call: OpenCall) -> None:
-        """A connection no longer waits for the call, for whatever reason."""
-        call.readers -= 1
-        if not call.orphaned or not call.claimable:
-            return
-        if self._ended:
-            self._give_up(call)
-        else:
-            call.grace = asyncio.get_running_loop().call_later(self._grace, self._give_up, call)
-
     async def add_reward(self, reward: Reward) -> None:
         """Raises CallError where the reward names a call that is not this attempt's, StoreError where it was not
         stored."""
-        if reward.call_id is not None and reward.call_id not in self._call_ids:
+        if reward.call_id is not None and reward.call_id not in self.calls:
             raise CallError(422, f"call_id {reward.call_id!r} is no call of this attempt", param="call_id")
         await self._store.add_reward(reward)
         self.usage.rewards += 1
@@ -235,28 +152,17 @@ class Session:
     async def end(self) -> AttemptUsage:
         """Withdraws what is still being sampled, waits for what is being recorded, and gives up the replies that nobody
         got."""
-        self._ended = True
-        for calls in list(self._by_body.values()):
-            for call in list(calls):
-                self._give_up(call)
-        if self._tasks:
-            _, stuck = await asyncio.wait(self._tasks, timeout=END_DEADLINE)
-            if stuck:
-                logger.error(
-                    "attempt %s: %d calls could not be withdrawn within %g s", self.attempt.id, len(stuck), END_DEADLINE
-                )
-        self._by_body.clear()
-        self._delivered.clear()
+        await self.calls.end()
         return self.usage
 
     # ----------------------------------------------------------------- a call's life
     async def _run(self, call: OpenCall, request: WireRequest) -> None:
         """Plans, samples and records a call, and tells those who wait. Never raises: what goes wrong is the call's
         outcome."""
-        policy = self._policy(request.model)
+        policy = self._policies.of(request.model)
         plan: Placement | None = None
         try:
-            policy = policy.under(request.template_kwargs, self._notices)
+            policy = policy.under(request.template_kwargs, self._shared.notices)
             plan = await self._planned(request, policy)
             if len(plan.prompt_ids) >= policy.engine.context_length:
                 raise ContextLengthError(len(plan.prompt_ids), policy.engine.context_length)
@@ -281,21 +187,21 @@ class Session:
                 call, request, plan, CallError(500, f"the model could not sample: {error}", code="engine_error")
             )
         except StoreError as error:
-            self._fail(call, self._lost(error))
+            self.calls.fail(call, self.calls.lost(error))
         except (
             Exception
         ) as error:  # a defect of ours must not leave a client waiting, nor an attempt trained without the call
             logger.exception("a call of attempt %s could not be answered", self.attempt.id)
-            self._fail(call, self._lost(error))
+            self.calls.fail(call, self.calls.lost(error))
         else:
             if call.given_up:
-                await self._mark_abandoned(call)
+                await self.calls.mark_abandoned(call)
 
     def _plan(self, request: WireRequest, policy: Served) -> Placement:
         if request.prompt is not None:
             return self.tree.plan_prompt(request.prompt, policy.name, policy.template)
         return self.tree.plan(
-            request.messages, request.tools, policy.name, policy.template, self.past.leaf(request.after)
+            request.messages, request.tools, policy.name, policy.template, self.kept_replies.leaf(request.after)
         )
 
     async def _planned(self, request: WireRequest, policy: Served) -> Placement:
@@ -303,11 +209,13 @@ class Session:
         if request.prompt is not None:
             return self._plan(request, policy)
         found = self.tree.find(
-            request.messages, request.tools, policy.name, policy.template, self.past.leaf(request.after)
+            request.messages, request.tools, policy.name, policy.template, self.kept_replies.leaf(request.after)
         )
         if found.known:
             return self.tree.place(found, array("i"))
-        return self.tree.place(found, await self._encoder.encode(policy.template, found.text, start=found.leaf is None))
+        return self.tree.place(
+            found, await self._shared.encoder.encode(policy.template, found.text, start=found.leaf is None)
+        )
 
     def _params(
         self, call: OpenCall, request: WireRequest, policy: Served, grammar: str | None
@@ -320,12 +228,12 @@ class Session:
             advice = (
                 '; sampling.owner = "agent" lets the agent decide' if isinstance(self._sampling, SamplingConfig) else ""
             )
-            self._notices.once(
+            self._shared.notices.once(
                 ("sampling", mode), f"the agent asks for {asked} in {mode}: the run's own settings hold{advice}"
             )
         if names := unkept(request, policy.engine):
             engine = type(policy.engine).__name__
-            self._notices.once(
+            self._shared.notices.once(
                 ("strict", engine),
                 f"tools are strict ({names}), and {engine} cannot keep a sample to a grammar: their calls may not "
                 "follow their schemas",
@@ -356,14 +264,15 @@ class Session:
             draft = _StreamedSample(call, index, policy.template.stream(tools, params.stop, plain=plain))
         asked = SampleRequest(f"{call.id}.{index}", plan.prompt_ids, params, policy.name, self.usage.engine)
         with self.usage.engine.waited_for():
-            if self._turnstile is not None:
+            order = self._shared.call_order
+            if order is not None:
                 rollout = self.rollout
-                await self._turnstile.enter((rollout.group, rollout.index, self.attempt.number, call.index, index))
+                await order.enter((rollout.group, rollout.index, self.attempt.number, call.index, index))
             try:
                 sample = await policy.engine.sample(asked, draft.feed if draft else None)
             finally:
-                if self._turnstile is not None:
-                    self._turnstile.leave()
+                if order is not None:
+                    order.leave()
         if sample.finish is FinishReason.CANCELLED:
             raise EngineError("the engine withdrew the request")
         ids = sample.segments[0].token_ids if len(sample.segments) == 1 else _joined(sample)
@@ -384,7 +293,7 @@ class Session:
         status = CallStatus.COMPLETE if call.readers else CallStatus.ABANDONED
         sampled = sum([len(ids) for _, ids, _ in samples])
         reused = max([sample.reused_tokens for sample, _, _ in samples])
-        record = self._call(
+        record = self._as_record(
             call,
             request,
             policy,
@@ -428,7 +337,7 @@ class Session:
         tokens = len(plan.prompt_ids), sampled, reused
         reply = Reply(call.id, int(call.received_at), choices, *tokens, prompt_ids, params, int(time.time()))
         if request.store:
-            self.past.keep(request, reply, leaves[0])
+            self.kept_replies.keep(request, reply, leaves[0])
         return reply
 
     async def _refused(self, call: OpenCall, request: WireRequest, plan: Placement | None, error: CallError) -> None:
@@ -437,7 +346,7 @@ class Session:
         if error.code == "context_length_exceeded":
             self.usage.context_length_errors += 1
         await self._record_refusal(call.id, call.index, call.wire, request.model, call.agent, error.message)
-        self._fail(call, error)
+        self.calls.fail(call, error)
 
     async def _record_refusal(
         self, call_id: str, index: int, wire: str, model: str, agent: str | None, message: str
@@ -446,7 +355,7 @@ class Session:
         self.usage.last_error = message
         record = Call(
             id=call_id, attempt_id=self.attempt.id, index=index, wire=wire, model=model,
-            policy=self._policy(model, known=True).name if self._policies else "",
+            policy=self._policies.name_of(model),
             status=CallStatus.REFUSED, branch="", prompt_node=None, samples=(), asked={}, used=None, agent=agent,
             error=message,
             received_at=time.time(),
@@ -454,32 +363,7 @@ class Session:
         try:
             await self._store.record(record, ())
         except StoreError as error:
-            self._lost(error)
-
-    # ----------------------------------------------------------------- leaving
-    def _give_up(self, call: OpenCall) -> None:
-        """Nobody is going to claim the reply any more."""
-        if call.delivered_at is not None or not call.claimable:
-            return
-        call.given_up = True
-        if call.grace is not None:
-            call.grace.cancel()
-        if not isinstance(call, Forwarded):
-            self.usage.abandoned += 1
-        self._forget(call)
-        if not call.recording and call.task is not None:
-            call.task.cancel()
-        elif call.outcome is not None:
-            self._spawn(self._mark_abandoned(call))
-
-    async def _mark_abandoned(self, call: OpenCall) -> None:
-        if call.stored is CallStatus.ABANDONED:
-            return
-        try:
-            await self._store.set_call_status(call.id, CallStatus.ABANDONED)
-        except StoreError as error:
-            self._lost(error)
-        call.stored = CallStatus.ABANDONED
+            self.calls.lost(error)
 
     async def _abandon_unsampled(
         self, call: OpenCall, request: WireRequest, policy: Served, plan: Placement | None
@@ -487,7 +371,7 @@ class Session:
         """Records a call that was withdrawn while it sampled: it has no samples, and nothing of it can be trained."""
         if plan is not None:
             self.tree.withdraw(plan)
-        record = self._call(
+        record = self._as_record(
             call,
             request,
             policy,
@@ -499,45 +383,11 @@ class Session:
         try:
             await self._store.record(record, ())
         except StoreError as error:
-            self._lost(error)
-        self._fail(call, ended())
-
-    def _fail(self, call: OpenCall, error: CallError) -> None:
-        call.settle(error)
-        self._forget(call)
-
-    def _lost(self, error: Exception) -> CallError:
-        """Something could not be recorded: the attempt is incomplete, whatever its agent does now."""
-        self.usage.incomplete += 1
-        self.usage.last_error = f"{type(error).__name__}: {error}"
-        return CallError(500, f"the call could not be recorded: {error}", code="not_recorded", retry=False)
-
-    def _forget(self, call: OpenCall) -> None:
-        """No request can repeat the call any more."""
-        calls = self._by_body.get(call.identity.place, [])
-        if call in calls:
-            calls.remove(call)
-            if call.owes:
-                self._owed.note(call)
-        if not calls:
-            self._by_body.pop(call.identity.place, None)
+            self.calls.lost(error)
+        self.calls.fail(call, ended())
 
     # ----------------------------------------------------------------- small things
-    def _next_index(self) -> int:
-        self.usage.calls += 1
-        return self._take_index()
-
-    def _take_index(self) -> int:
-        self._calls += 1
-        return self._calls - 1
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def _call(self, call: OpenCall, request: WireRequest, policy: Served, status: CallStatus, **more: Any) -> Call:
+    def _as_record(self, call: OpenCall, request: WireRequest, policy: Served, status: CallStatus, **more: Any) -> Call:
         """The record of a call; ``more`` are the fields that only one with samples has, or only one without."""
         found: dict[str, Any] = {"branch": "", "prompt_node": None, "samples": (), "used": None, **more}
         return Call(
@@ -545,33 +395,6 @@ class Session:
             policy=policy.name,
             status=status, asked=request.asked, agent=call.agent, received_at=call.received_at, **found,
         )  # fmt: skip
-
-    def _policy(self, model: str, *, known: bool = False) -> Served:
-        """The policy for a model name: its own, that of a resource of this name, else the default one (and one warning,
-        unless ``known``)."""
-        policy = self._by_model.get(model)
-        if policy is None:
-            policy, found = self._look_up(model)
-            if model and not found and not known:
-                self._notices.once(("model", model), f"no policy is called {model!r}: its calls go to {policy.name!r}")
-            if not known:
-                self._by_model[model] = policy
-        return policy
-
-    def _look_up(self, model: str) -> tuple[Served, bool]:
-        for policy in self._policies.values():
-            if model == policy.name or model in policy.model_names:
-                return policy, True
-        default = next(iter(self._policies.values()))
-        resource = self._resources.get(model)
-        if isinstance(resource, dict):
-            named = cast("dict[str, Json]", resource).get("policy")
-            return (
-                (self._policies[named], True)
-                if isinstance(named, str) and named in self._policies
-                else (default, False)
-            )
-        return default, False
 
 
 class _StreamedSample:

@@ -59,7 +59,7 @@ class Visit:
         return gateway._sessions[gateway._keys[self.attempt.id]]
 
     def orphans(self) -> int:
-        return sum(call.orphaned for calls in self.session._by_body.values() for call in calls)
+        return self.session.calls.orphans
 
     async def ask(self, messages: list[dict[str, Any]] | str, **options: Any) -> Any:
         if isinstance(messages, str):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentlightning.engines.base import Sample
-from agentlightning.gateway.kept_replies import AttemptPast
+from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.tree import Leaf, Placement, TraceTree
 from agentlightning.gateway.wires import CHAT
 from agentlightning.gateway.wires.base import Target, WireRequest
@@ -332,7 +332,7 @@ class Talk:
         body: Json = {"model": "m", "messages": history}
         if self.tools:
             body["tools"] = self.listed()
-        return CHAT.request(POST, json.loads(json.dumps(body)), AttemptPast())
+        return CHAT.request(POST, json.loads(json.dumps(body)), KeptReplies())
 
     def listed(self) -> list[Json]:
         """The tools as the API has them."""

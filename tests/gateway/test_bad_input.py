@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from agentlightning.errors import AgentLightningError, ConfigError
 from agentlightning.gateway import Gateway, Served
-from agentlightning.gateway.kept_replies import AttemptPast
+from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.server import _reached_by
 from agentlightning.gateway.wires import CHAT
 from agentlightning.gateway.wires.base import CallError, Target
@@ -436,7 +436,7 @@ BODIES = st.fixed_dictionaries(
 @given(BODIES)
 def test_any_body_is_a_request_or_a_refusal(body: dict[str, Any]) -> None:
     try:
-        request = CHAT.request(Target("POST", "chat/completions"), body, AttemptPast())
+        request = CHAT.request(Target("POST", "chat/completions"), body, KeptReplies())
     except CallError as error:
         assert 400 <= error.status < 500
         json.loads(CHAT.error(error))

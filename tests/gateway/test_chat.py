@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from agentlightning.gateway import Served
-from agentlightning.gateway.calls import CallOrder
+from agentlightning.gateway.call_order import CallOrder
 from agentlightning.gateway.sampling import sample_seed
 from agentlightning.settings.fields import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.types import CallStatus, FinishReason, Mode
@@ -416,13 +416,13 @@ async def test_deterministic_mode_samples_one_at_a_time(build: Build) -> None:
 
 
 async def test_those_that_wait_go_in_the_order_of_their_places() -> None:
-    turnstile, order = CallOrder(), []
+    call_order, order = CallOrder(), []
 
     async def sample(*place: Any) -> None:
-        await turnstile.enter(place)
+        await call_order.enter(place)
         order.append(place)
         await asyncio.sleep(0)
-        turnstile.leave()
+        call_order.leave()
 
     places = [
         (step, group, index, 1, call, 0) for step in (0, 1) for group in "ab" for index in (0, 1, 10) for call in (0, 1)

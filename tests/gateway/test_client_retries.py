@@ -359,7 +359,7 @@ async def test_a_key_of_the_clients_own_overrides_the_rule(build: Build, ask: As
         await until(lambda: len(house.engine.requests) == 4)
         house.engine.hold.set()
         assert await again == "ok"
-    await until(lambda: not visit.session._tasks)  # also what was left is recorded
+    await until(lambda: not visit.session.calls.running)  # also what was left is recorded
     usage = await visit.end()
     assert [call.branch for call in await visit.calls()] == ["root", "forked", "forked", "forked"]
     assert usage.abandoned == 1

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agentlightning.gateway.kept_replies import AttemptPast
+from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.prompts import encode_text
 from agentlightning.gateway.wires import find_wire
 from agentlightning.gateway.wires.base import CallError, Conversation, Target, WireRequest
@@ -38,38 +38,38 @@ def cheap() -> Iterator[None]:
     assert time.thread_time() - began < ALLOWED
 
 
-def asked(path: str, body: dict[str, Any], past: AttemptPast | None = None) -> WireRequest:
+def asked(path: str, body: dict[str, Any], earlier: KeptReplies | None = None) -> WireRequest:
     wire = find_wire(path)
     assert wire is not None and not isinstance(wire, Unserved)
-    return wire.request(Target("POST", path), body, past or AttemptPast())
+    return wire.request(Target("POST", path), body, earlier or KeptReplies())
 
 
 # --------------------------------------------------------------------------- requests
 
 
-def kept(count: int, messages: int) -> tuple[AttemptPast, list[str]]:
+def kept(count: int, messages: int) -> tuple[KeptReplies, list[str]]:
     """So many conversations of so many messages, and their ids."""
-    past, names = AttemptPast(), [f"{i:024x}" for i in range(count)]
+    earlier, names = KeptReplies(), [f"{i:024x}" for i in range(count)]
     for name in names:
         said = tuple([Message(("user", "assistant")[i % 2], str(i)) for i in range(messages)])
-        past.conversations[f"conv_{name}"] = Conversation(f"conv_{name}", 0, {}, said)
-    return past, names
+        earlier.conversations[f"conv_{name}"] = Conversation(f"conv_{name}", 0, {}, said)
+    return earlier, names
 
 
 def test_many_references_into_a_long_history_read_it_once() -> None:
-    past, [name] = kept(1, 999)
+    earlier, [name] = kept(1, 999)
     items = [{"type": "item_reference", "id": f"msg_{name}_at_{i % 999}"} for i in range(15_000)]
     with cheap():
-        request = asked("responses", {"input": items}, past)
+        request = asked("responses", {"input": items}, earlier)
     assert [message.content for message in request.messages[:3]] == ["0", "1", "2"]
 
 
 def test_references_into_more_histories_than_can_be_read_are_refused_by_name() -> None:
-    past, names = kept(MAX_HISTORIES + 1, 3)
+    earlier, names = kept(MAX_HISTORIES + 1, 3)
     items = [{"type": "item_reference", "id": f"msg_{name}_at_0"} for name in names]
-    assert len(asked("responses", {"input": items[:-1]}, past).messages) == MAX_HISTORIES
+    assert len(asked("responses", {"input": items[:-1]}, earlier).messages) == MAX_HISTORIES
     with pytest.raises(CallError, match=f"more than {MAX_HISTORIES} histories: send the item itself") as refused:
-        asked("responses", {"input": items}, past)
+        asked("responses", {"input": items}, earlier)
     assert refused.value.param == f"input[{MAX_HISTORIES}]"
 
 

@@ -24,7 +24,7 @@ from openai.types.beta import response_create_params as beta_response_params
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import input_token_count_params, response_create_params
 
-from agentlightning.gateway.kept_replies import AttemptPast
+from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.wires import find_wire
 from agentlightning.gateway.wires.base import CallError, Target, WireRequest
 from agentlightning.gateway.wires.unserved import Unserved
@@ -80,7 +80,7 @@ class Place:
         wire = find_wire(self.path)
         assert wire is not None and not isinstance(wire, Unserved)
         changes = {self.written(name): value for name, value in changes.items()}
-        return wire.request(Target("POST", self.path), _changed(self.body, self.at, changes), AttemptPast())
+        return wire.request(Target("POST", self.path), _changed(self.body, self.at, changes), KeptReplies())
 
     def written(self, field: str) -> str:
         """A field's name as the API writes it: Google's client knows its fields by other names."""

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agentlightning.gateway.kept_replies import AttemptPast
+from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.served import Served
 from agentlightning.gateway.wires import find_wire, read_request
 from agentlightning.gateway.wires.base import CallError, OutputFormat, Target, WireRequest
@@ -41,7 +41,7 @@ def read(path: str, more: dict[str, Any]) -> WireRequest:
     wire = find_wire(path)
     assert wire is not None and not isinstance(wire, Unserved)
     body = {**BODIES[path], **more}
-    return read_request(wire, Target("POST", path), body, json.dumps(body).encode(), AttemptPast())
+    return read_request(wire, Target("POST", path), body, json.dumps(body).encode(), KeptReplies())
 
 
 def refusal(path: str, more: dict[str, Any]) -> CallError:

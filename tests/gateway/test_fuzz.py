@@ -29,7 +29,7 @@ from openai.types.responses import Response
 
 from agentlightning.errors import TemplateError
 from agentlightning.gateway.bodies import parse as _parse
-from agentlightning.gateway.kept_replies import AttemptPast
+from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.tree import TraceTree
 from agentlightning.gateway.wires import WIRES, find_wire, read_request
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Look, Reply, Wire, WireRequest
@@ -146,14 +146,14 @@ def test_any_body_is_a_request_or_a_refusal(wire: Wire, data: st.DataObject) -> 
     seed = data.draw(st.sampled_from(range(len(known))).map(known.__getitem__))
     damage, where, junk = data.draw(DAMAGED)
     body = damage(encoded(changed(seed.body, data.draw(CHANGED))), where, junk)
-    past = AttemptPast()
+    earlier = KeptReplies()
     try:
         use = wire.use(seed.target)
         if isinstance(use, Look):
-            json.loads(use.answer(_parse(body), past))
+            json.loads(use.answer(_parse(body), earlier))
             return
         try:
-            request = read_request(wire, seed.target, _parse(body), body, past)
+            request = read_request(wire, seed.target, _parse(body), body, earlier)
         except (RecursionError, orjson.JSONEncodeError):
             return  # the server says that it is nested too deeply
     except CallError as error:
@@ -313,7 +313,7 @@ def control_tokens_of(wire: Wire, seed: Seed, body: Any, family: str) -> list[in
     """Those of the prompt that a body asks for, None where it asks for none."""
     template = template_of(family)
     try:
-        ids = prompt_of(read_request(wire, seed.target, _parse(encoded(body)), encoded(body), AttemptPast()), template)
+        ids = prompt_of(read_request(wire, seed.target, _parse(encoded(body)), encoded(body), KeptReplies()), template)
     except (CallError, TemplateError):
         return None
     control = set(control_of(template).values())

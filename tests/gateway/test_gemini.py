@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentlightning.gateway.equality import equality_key
-from agentlightning.gateway.kept_replies import AttemptPast
+from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.wires import find_wire, read_request
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Count, OutputFormat, Reply, Target, WireRequest
 from agentlightning.gateway.wires.gemini import Gemini
@@ -35,7 +35,7 @@ from tests.gateway.recorded import Recording, distilled, recorded
 
 WIRE = Gemini()
 POST = Target("POST", "models/m:generateContent")
-PAST = AttemptPast()
+EARLIER = KeptReplies()
 SCHEMA = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
 TOOLS = types.Tool(
     function_declarations=[
@@ -149,7 +149,7 @@ async def test_a_tool_conversation_keeps_every_token(house: House, stream: bool,
     recorded = [call.id for call in calls[0].samples[0].message.tool_calls]
     assert len(set(recorded)) == 3
     request = WIRE.request(
-        POST, {"contents": [content.model_dump(mode="json", exclude_none=True) for content in history]}, PAST
+        POST, {"contents": [content.model_dump(mode="json", exclude_none=True) for content in history]}, EARLIER
     )
     assert [m.content for m in request.messages if m.role == "tool"] == [
         '{"result":"0"}',
@@ -210,7 +210,9 @@ async def test_thoughts_are_told_where_they_are_asked_for(house: House) -> None:
             contents, _ = await said(client, "q", stream=stream, tools=[TOOLS])
             assert together(contents) == ("", *expected)
             body = {"contents": [Q, *(content.model_dump(mode="json", exclude_none=True) for content in contents)]}
-            assert WIRE.request(POST, body, PAST).messages[1].reasoning == "I think.", "signed, and so sent back unread"
+            assert WIRE.request(POST, body, EARLIER).messages[1].reasoning == "I think.", (
+                "signed, and so sent back unread"
+            )
 
 
 @pytest.mark.parametrize("form", ["events", "blocking", "lines", "array"])
@@ -494,7 +496,7 @@ async def test_other_methods_say_which_ones_are_served(house: House) -> None:
 
 
 def request_of(body: dict[str, Any], path: str = "models/m:generateContent", **query: str) -> WireRequest:
-    return read_request(WIRE, Target("POST", path, query), body, json.dumps(body).encode(), PAST)
+    return read_request(WIRE, Target("POST", path, query), body, json.dumps(body).encode(), EARLIER)
 
 
 def test_paths_name_the_model() -> None:

@@ -275,7 +275,7 @@ async def test_an_attempts_end_closes_the_connections_that_nobody_reads(
         f"POST {at.path}/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     )
     answering = house.gateway._answering
-    await until(lambda: visit.session._delivered)
+    await until(lambda: visit.session.calls.kept)
     await asyncio.sleep(0.2)
     keeps = answering[visit.attempt.id]
     assert keeps, "it waits for its client to read on"

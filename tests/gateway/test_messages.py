@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from agentlightning.gateway.equality import canonical_arguments
-from agentlightning.gateway.kept_replies import AttemptPast
+from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.wires.fields import exactly
 from agentlightning.gateway.wires.messages_request import read_request
 from agentlightning.gateway.wires.round_trip import as_object, sealed
@@ -434,7 +434,7 @@ async def test_thinking_that_is_not_shown_comes_back_in_its_signature(house: Hou
         history = [Q, {"role": "assistant", "content": reply.content}, results(reply)]
         request = read_request(
             {"messages": json.loads(json.dumps(history, default=lambda each: each.model_dump())), **options},
-            AttemptPast(),
+            KeptReplies(),
             counted=True,
         )
         assert request.messages[1].reasoning == "17 * 23, so"
@@ -488,14 +488,14 @@ def test_any_arguments_come_back_as_what_they_were(arguments: str) -> None:
     given = exactly(as_object(arguments).encode())
     assert isinstance(given, dict)
     history = [Q, {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": given}]}, Q]
-    [call] = read_request({"messages": history}, AttemptPast(), counted=True).messages[1].tool_calls
+    [call] = read_request({"messages": history}, KeptReplies(), counted=True).messages[1].tool_calls
     assert canonical_arguments(call.arguments) == canonical_arguments(arguments)
 
 
 def roles(messages: list[dict[str, Any]], **more: Any) -> list[tuple[str, str]]:
     return [
         (message.role, message.content)
-        for message in read_request({"messages": messages, **more}, AttemptPast(), counted=True).messages
+        for message in read_request({"messages": messages, **more}, KeptReplies(), counted=True).messages
     ]
 
 
@@ -605,7 +605,7 @@ async def test_what_cannot_be_honoured_is_refused_by_name(house: House) -> None:
 
 def test_choices_and_formats_are_handed_on() -> None:
     def read(**fields: Any) -> Any:
-        return read_request({"messages": [Q], "tools": [CALCULATOR], **fields}, AttemptPast(), counted=True)
+        return read_request({"messages": [Q], "tools": [CALCULATOR], **fields}, KeptReplies(), counted=True)
 
     assert (read().tool_choice, read().parallel_tool_calls) == ("auto", True)
     assert read(tool_choice={"type": "any", "disable_parallel_tool_use": True}).tool_choice == "required"
@@ -722,10 +722,10 @@ async def test_every_recorded_request_continues_as_its_client_meant_it(build: Bu
             }  # fmt: skip
             history = [plain(message) for message in sent["messages"]]
             extends = any(
-                history[: len(past) + 1] == [*past, said] and tools == json.dumps(sent.get("tools"))
-                for past, said, tools in before
+                history[: len(history_then) + 1] == [*history_then, said] and tools == json.dumps(sent.get("tools"))
+                for history_then, said, tools in before
             )
-            repeats = any(history == past for past, _, _ in before)
+            repeats = any(history == history_then for history_then, _, _ in before)
             call = (await caller.visit.calls())[-1]
             expected = "forked" if repeats else "continued" if extends else "root" if not before else "new"
             assert call.branch == expected, (name, len(before))

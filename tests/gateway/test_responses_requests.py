@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types import responses as types
 
-from agentlightning.gateway.kept_replies import AttemptPast
+from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Look, Reply, Target, WireRequest
 from agentlightning.settings.fields import SamplingConfig
 from agentlightning.templates.base import ParsedDelta
@@ -124,10 +124,10 @@ async def test_paths_and_methods_that_are_not_there_are_named(house: House) -> N
 
 
 async def test_tool_choice_and_format_reach_the_request(house: House) -> None:
-    past = AttemptPast()
+    earlier = KeptReplies()
 
     def asked(**body: Any) -> WireRequest:
-        return WIRE.request(Target("POST", "responses"), {"input": "q", "tools": [F, CALC], **body}, past)
+        return WIRE.request(Target("POST", "responses"), {"input": "q", "tools": [F, CALC], **body}, earlier)
 
     def echoed(request: WireRequest) -> dict[str, Any]:
         body = json.loads(
@@ -197,7 +197,7 @@ def test_any_reply_is_the_same_streamed_and_whole(
         "input": "q",
         "include": ["reasoning.encrypted_content"] * seal + ["message.output_text.logprobs"] * logprobs,
     }
-    request = WIRE.request(Target("POST", "responses"), body, AttemptPast())
+    request = WIRE.request(Target("POST", "responses"), body, KeptReplies())
     reply = Reply(
         "resp_" + "0" * 24,
         1,
@@ -263,7 +263,7 @@ BODIES = st.fixed_dictionaries(
 @given(BODIES)
 def test_any_body_is_a_request_or_a_refusal(body: dict[str, Any]) -> None:
     try:
-        request = WIRE.request(Target("POST", "responses"), body, AttemptPast())
+        request = WIRE.request(Target("POST", "responses"), body, KeptReplies())
     except CallError as error:
         assert 400 <= error.status < 500
         json.loads(WIRE.error(error))
@@ -294,13 +294,13 @@ def test_any_look_is_an_answer_or_a_refusal(parts: list[str], method: str, body:
     use = WIRE.use(target) if WIRE.owns(target.path) else None
     if not isinstance(use, Look):
         return
-    past = AttemptPast()
+    earlier = KeptReplies()
     try:
-        json.loads(use.answer(body, past))
+        json.loads(use.answer(body, earlier))
     except CallError as error:
         assert 400 <= error.status < 500
     else:
-        assert len(past.conversations) == 1
+        assert len(earlier.conversations) == 1
 
 
 # --------------------------------------------------------------------------- what frameworks really sent
@@ -354,7 +354,7 @@ class ResponsesReplay(Replay):
             assert (status, refusal["error"]["code"]) == (400, "unsupported_parameter")
             del body["top_logprobs"]
         if "format" in body.get("text", {}):
-            kept = WIRE.request(Target("POST", "responses"), body, AttemptPast()).output
+            kept = WIRE.request(Target("POST", "responses"), body, KeptReplies()).output
             assert kept is not None
             assert kept.schema == body.pop("text")["format"]["schema"]
         output = recorded["json"]["output"]

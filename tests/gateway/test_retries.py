@@ -16,7 +16,8 @@ import pytest
 
 from agentlightning.engines.base import SampleRequest
 from agentlightning.errors import EngineError, StoreError, TemplateError
-from agentlightning.gateway.calls import Identity, OpenCall, UnansweredRetries
+from agentlightning.gateway.calls import Identity, OpenCall
+from agentlightning.gateway.open_calls import UnansweredRetries
 from agentlightning.settings.fields import GatewayConfig
 from agentlightning.store.base import Store
 from agentlightning.types import CallStatus
@@ -562,13 +563,15 @@ def test_notes_of_calls_without_a_reply_are_few_and_expire() -> None:
     def call(text: bytes, retry: int = 0) -> OpenCall:
         return OpenCall("x", 0, 0, Identity(text), "chat", None, 0.0, 0.0, retry=retry)
 
-    owed = UnansweredRetries(3, 60.0)
+    unanswered = UnansweredRetries(3, 60.0)
     for text, retry in ((b"a", 0), (b"b", 0), (b"b", 1), (b"c", 0)):
-        owed.note(call(text, retry))
-    assert not owed.take(Identity(b"a"), 1), "the oldest goes first"
-    assert not owed.take(Identity(b"b"), 0) and not owed.take(Identity(b"b", b"key"), 1)
-    assert owed.take(Identity(b"b"), 2) and owed.take(Identity(b"b"), 1), "each retry finds its own call's note"
-    assert not owed.take(Identity(b"b"), 9)
+        unanswered.note(call(text, retry))
+    assert not unanswered.take(Identity(b"a"), 1), "the oldest goes first"
+    assert not unanswered.take(Identity(b"b"), 0) and not unanswered.take(Identity(b"b", b"key"), 1)
+    assert unanswered.take(Identity(b"b"), 2) and unanswered.take(Identity(b"b"), 1), (
+        "each retry finds its own call's note"
+    )
+    assert not unanswered.take(Identity(b"b"), 9)
     expired = UnansweredRetries(3, 0.0)
     expired.note(call(b"a"))
     assert not expired.take(Identity(b"a"), 1)

@@ -126,7 +126,7 @@ async def test_a_message_that_is_not_here_is_refused_so_that_the_client_sends_it
         model="claude-x", max_tokens=50, messages=[{"role": "user", "content": "first"}]
     )
     first = await thread.send()
-    assert caller.visit.session.past.forget(first.id)
+    assert caller.visit.session.kept_replies.forget(first.id)
     await thread.send({"role": "user", "content": "second"})  # the client sends all of it again
     calls = [call for call in await caller.visit.calls() if call.id not in begun and call.samples]
     assert [call.branch for call in calls] == ["new", "continued"]

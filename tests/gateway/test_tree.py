@@ -731,7 +731,7 @@ def damaged(draw: st.DrawFn, message: Message) -> Message:
 @given(st.data(), st.sampled_from([{}, {"drops_reasoning": True}, {"shows_ids": True}]))
 def test_a_spliced_path_says_what_the_client_sent(data: st.DataObject, options: dict[str, bool]) -> None:
     """Random conversations under random damage: whatever the tree splices, the prompt reads as the client's own history
-    does (and no history that is whole is ever cut off from its past)."""
+    does (and no history that is whole is ever cut off from its earlier)."""
     talk = Talk(GlassTemplate(**options))
     plain = GlassTemplate(**options)
     history: list[Message] = [user(data.draw(TEXT))]

@@ -167,7 +167,7 @@ async def test_what_a_client_does_not_read_is_not_piled_up(build: Build, monkeyp
     await until(lambda: visit.calls())
     await asyncio.sleep(0.2)
     stuck = len(piled)
-    assert not visit.session._delivered, "sampled and recorded, but not given"
+    assert not visit.session.calls.kept, "sampled and recorded, but not given"
     assert max(piled) < 500_000
     slow.writer.transport.resume_reading()
     read = bytearray()
@@ -175,7 +175,7 @@ async def test_what_a_client_does_not_read_is_not_piled_up(build: Build, monkeyp
         read += await slow.reader.read(2**20)
     assert read.count(b'"content":"x') > 1000 and b"[DONE]" in read
     assert len(piled) > stuck, "it stood still"
-    assert visit.session._delivered
+    assert visit.session.calls.kept
     slow.leave()
 
 
@@ -202,7 +202,7 @@ async def test_a_client_that_never_reads_keeps_neither_its_attempt_nor_the_gatew
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_end_of_an_attempt_lets_go_of_those_that_wait(build: Build, stream: bool) -> None:
-    """Past its deadline an attempt is ended, whatever its agent waits for: a reply that has begun is cut, and no client
+    """EarlierReplies its deadline an attempt is ended, whatever its agent waits for: a reply that has begun is cut, and no client
     takes it for a whole one."""
     house, visit = await held_house(build)
     raw = Raw(visit)

@@ -1,8 +1,8 @@
 """An attempt's calls to external models: how they are told from calls to policies, and their life from the first byte
 to the record.
 
-Which call repeats which, who waits for one and what becomes of one that is left is the session's business, as for any
-call. Knows nothing of HTTP.
+Which call repeats which, who waits for one and what becomes of one that is left is told by the attempt's open calls, as
+for any call. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from collections.abc import Mapping
+from typing import cast
 
 from agentlightning.errors import StoreError
-from agentlightning.gateway.calls import Answer, Forwarded, Identity, OpenCall, ended
+from agentlightning.gateway.calls import Answer, Forwarded, Identity, ended
 from agentlightning.gateway.external import upstream as upstream_module
 from agentlightning.gateway.external.upstream import (
     Outgoing,
@@ -27,32 +26,13 @@ from agentlightning.gateway.external.upstream import (
     recorded,
     refuse_path,
 )
+from agentlightning.gateway.open_calls import OpenCalls
 from agentlightning.gateway.wires.base import CallError, Target
 from agentlightning.records.usage import AttemptUsage, ExternalUsage
 from agentlightning.store.base import Store
 from agentlightning.types import CallStatus, Json
 
 logger = logging.getLogger("agentlightning.gateway")
-
-
-class Repeated(Protocol):
-    def __call__(self, identity: Identity, now: float, retry: int) -> OpenCall | None:
-        """The open call that an equal request repeats, which it has joined then. Raises CallError."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Book:
-    """What the session does with any call, of whichever kind."""
-
-    repeated: Repeated
-    take_index: Callable[[], int]
-    start: Callable[[OpenCall, Coroutine[Any, Any, None]], None]
-    fail: Callable[[OpenCall, CallError], None]
-    lost: Callable[[Exception], CallError]
-    forget: Callable[[OpenCall], None]
-    mark_abandoned: Callable[[OpenCall], Coroutine[Any, Any, None]]
-    ended: Callable[[], bool]
 
 
 class Forwarding:
@@ -65,14 +45,14 @@ class Forwarding:
         usage: AttemptUsage,
         upstreams: Upstreams,
         resources: Mapping[str, Json],
-        book: Book,
+        calls: OpenCalls,
     ) -> None:
         self._store = store
         self._attempt_id = attempt_id
         self._usage = usage
         self._upstreams = upstreams
         self._resources = resources
-        self._book = book
+        self._calls = calls
         self._answered: dict[str, float] = {}
 
     def named(self, target: Target, body: Mapping[str, Json]) -> Upstream | None:
@@ -100,11 +80,11 @@ class Forwarding:
         """Passes a call on, or joins the one that it repeats: as the session's ``submit``, and with the same duties for
         its caller."""
         now = time.monotonic()
-        if isinstance(call := self._book.repeated(identity, now, retry), Forwarded):
+        if isinstance(call := self._calls.join(identity, now, retry), Forwarded):
             return call
         call = Forwarded(
             id=f"external_{secrets.token_hex(12)}",
-            index=self._book.take_index(),
+            index=self._calls.next_index(),
             place=-1,
             identity=identity,
             wire=wire,
@@ -113,7 +93,7 @@ class Forwarding:
             started=now,
             retry=retry,
         )
-        self._book.start(call, self._run(call, upstream, sent))
+        self._calls.start(call, self._run(call, upstream, sent))
         return call
 
     def answered(self, call: Forwarded, upstream: Upstream) -> None:
@@ -142,7 +122,7 @@ class Forwarding:
         try:
             outcome = await self._upstreams.ask(call, upstream, sent)
         except asyncio.CancelledError:
-            use.left += self._book.ended()
+            use.left += self._calls.ended
         except CallError as error:
             outcome = error
         except Exception as error:  # noqa: BLE001 - a defect of ours: its text and traceback may hold the endpoint, which no log may
@@ -159,11 +139,11 @@ class Forwarding:
         try:
             await self._store.record(record, ())
         except StoreError as error:
-            self._book.fail(call, self._book.lost(error))
+            self._calls.fail(call, self._calls.lost(error))
             return
         call.stored = record.status
         call.settle(outcome)
         if not call.claimable:
-            self._book.forget(call)
+            self._calls.forget(call)
         if call.given_up and record.status is CallStatus.COMPLETE:
-            await self._book.mark_abandoned(call)
+            await self._calls.mark_abandoned(call)

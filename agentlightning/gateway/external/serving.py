@@ -34,7 +34,7 @@ async def pass_on(
         )
     finally:
         call.leave()
-        session.left(call)
+        session.calls.left(call)
 
 
 async def _answer(
@@ -53,18 +53,18 @@ async def _answer(
         answer = call.answer()
         if answer.failed:
             return await _finish(request, response, answer)
-        await session.acknowledge(call)
+        await session.calls.acknowledge(call)
     except CallError as error:
         if response is None:
             raise
         await response.write(told(error))
         return drop(request, response, gently=True)
-    session.delivered(call)
+    session.calls.delivered(call)
     session.external.answered(call, upstream)
     try:
         return await _finish(request, response, answer)
     except BaseException:
-        session.undelivered(call)
+        session.calls.undelivered(call)
         raise
 
 

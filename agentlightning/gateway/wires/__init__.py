@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from agentlightning.gateway.wires.base import Past, Target, Wire, WireRequest
+from agentlightning.gateway.wires.base import EarlierReplies, Target, Wire, WireRequest
 from agentlightning.gateway.wires.chat_completions import ChatCompletions
 from agentlightning.gateway.wires.completions import Completions
 from agentlightning.gateway.wires.fields import Rounded, exactly
@@ -45,13 +45,15 @@ _HISTORIES = ("messages", "contents", "input")
 _WRAPPED = ("generateContentRequest", "generate_content_request")
 
 
-def read_request(wire: Wire, target: Target, parsed: Mapping[str, Json], body: bytes, past: Past) -> WireRequest:
+def read_request(
+    wire: Wire, target: Target, parsed: Mapping[str, Json], body: bytes, earlier: EarlierReplies
+) -> WireRequest:
     """What ``wire`` makes of a request, whose history is read again with all digits of its numbers where the usual way
     loses some. Raises CallError."""
     try:
-        request = wire.request(target, parsed, past)
+        request = wire.request(target, parsed, earlier)
     except Rounded:
-        request = wire.request(target, _with_history(parsed, cast("Mapping[str, Json]", exactly(body))), past)
+        request = wire.request(target, _with_history(parsed, cast("Mapping[str, Json]", exactly(body))), earlier)
     return with_foreign(wire.name, request, parsed)
 
 

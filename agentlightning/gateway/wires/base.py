@@ -54,7 +54,7 @@ class Count:
 class Look:
     """Something about earlier calls is asked for. ``answer`` makes the JSON body that tells it, or raises CallError."""
 
-    answer: Callable[[Mapping[str, Json], Past], bytes]
+    answer: Callable[[Mapping[str, Json], EarlierReplies], bytes]
 
 
 Use = Literal["call"] | Count | Look
@@ -194,7 +194,7 @@ class Conversation:
     last: str | None = None
 
 
-class Past(Protocol):
+class EarlierReplies(Protocol):
     """What an attempt's earlier calls left for later requests to refer to. Only calls that asked for ``store`` are
     here."""
 
@@ -249,7 +249,7 @@ class Wire(Protocol):
         """None for a method that the path does not take."""
         ...
 
-    def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
+    def request(self, target: Target, body: Mapping[str, Json], earlier: EarlierReplies) -> WireRequest:
         """The call that is asked for, or whose prompt is to be counted."""
         ...
 

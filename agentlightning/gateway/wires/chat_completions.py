@@ -16,8 +16,8 @@ from agentlightning.gateway.wires.base import (
     Called,
     CallError,
     Choice,
+    EarlierReplies,
     OutputFormat,
-    Past,
     Reply,
     Target,
     ToolChoice,
@@ -106,7 +106,7 @@ class ChatCompletions:
     def use(self, target: Target) -> Use | None:
         return "call" if target.method == "POST" else None
 
-    def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
+    def request(self, target: Target, body: Mapping[str, Json], earlier: EarlierReplies) -> WireRequest:
         refuse_unless_neutral(body, _NEUTRAL, _INSTEAD)
         messages = _messages(body.get("messages"))
         tools = tools_of(body.get("tools"), _tool)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import orjson
 
-from agentlightning.gateway.wires.base import Begun, CallError, Choice, Past, Reply, Target, Use, WireRequest
+from agentlightning.gateway.wires.base import Begun, CallError, Choice, EarlierReplies, Reply, Target, Use, WireRequest
 from agentlightning.gateway.wires.fields import (
     MAX_SAMPLES,
     bad,
@@ -81,7 +81,7 @@ class Completions:
     def use(self, target: Target) -> Use | None:
         return "call" if target.method == "POST" else None
 
-    def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
+    def request(self, target: Target, body: Mapping[str, Json], earlier: EarlierReplies) -> WireRequest:
         refuse_unless_neutral(body, _NEUTRAL, _INSTEAD)
         prompt = _prompt(body.get("prompt"))
         n = integer(body, "n", 1, MAX_SAMPLES) or 1

@@ -11,7 +11,17 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from agentlightning.gateway.wires.base import Begun, CallError, Choice, Count, Past, Reply, Target, Use, WireRequest
+from agentlightning.gateway.wires.base import (
+    Begun,
+    CallError,
+    Choice,
+    Count,
+    EarlierReplies,
+    Reply,
+    Target,
+    Use,
+    WireRequest,
+)
 from agentlightning.gateway.wires.fields import mapping
 from agentlightning.gateway.wires.gemini_request import read_request, resource
 from agentlightning.gateway.wires.round_trip import as_object, sealed
@@ -61,7 +71,7 @@ class Gemini:
             return None
         return Count(_counted) if found[1] == "countTokens" else "call"
 
-    def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
+    def request(self, target: Target, body: Mapping[str, Json], earlier: EarlierReplies) -> WireRequest:
         return read_request(target, body)
 
     def reply(self, request: WireRequest, reply: Reply) -> bytes:

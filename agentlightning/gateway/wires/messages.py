@@ -16,8 +16,8 @@ from agentlightning.gateway.wires.base import (
     CallError,
     Choice,
     Count,
+    EarlierReplies,
     Look,
-    Past,
     Reply,
     Target,
     Use,
@@ -67,10 +67,10 @@ class Messages:
             return "call" if target.method == "POST" else None
         if target.path == "messages/count_tokens":
             return Count(_counted) if target.method == "POST" else None
-        return Look(lambda body, past: _refused(target))
+        return Look(lambda body, earlier: _refused(target))
 
-    def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
-        return read_request(body, past, counted=target.path == "messages/count_tokens")
+    def request(self, target: Target, body: Mapping[str, Json], earlier: EarlierReplies) -> WireRequest:
+        return read_request(body, earlier, counted=target.path == "messages/count_tokens")
 
     def reply(self, request: WireRequest, reply: Reply) -> bytes:
         choice = reply.choices[0]

@@ -16,7 +16,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from agentlightning.gateway.wires.base import Called, CallError, OutputFormat, Past, ToolChoice, WireRequest
+from agentlightning.gateway.wires.base import Called, CallError, EarlierReplies, OutputFormat, ToolChoice, WireRequest
 from agentlightning.gateway.wires.fields import (
     bad,
     boolean,
@@ -70,7 +70,7 @@ _CALLED = Called(parallel=("tool_choice.disable_parallel_tool_use", True))
 _THINKING = ("enabled", "adaptive", "disabled")
 
 
-def read_request(body: Mapping[str, Json], past: Past, *, counted: bool) -> WireRequest:
+def read_request(body: Mapping[str, Json], earlier: EarlierReplies, *, counted: bool) -> WireRequest:
     """``counted``: only the prompt's tokens are asked for, so that ``max_tokens`` may be left out and compaction makes
     no difference. Raises CallError."""
     refuse_unless_neutral({**body, "compaction": None} if counted else body, _NEUTRAL, _INSTEAD)
@@ -84,7 +84,7 @@ def read_request(body: Mapping[str, Json], past: Past, *, counted: bool) -> Wire
     if thinking is not None and mapping(thinking).get("type") not in _THINKING:
         raise bad(f"thinking must be of type {', '.join(_THINKING)}, not {shown(thinking)}", "thinking")
     system, (tools, loaded) = _system(body.get("system")), _tools(body)
-    begun = _continued(body.get("thread"), past)
+    begun = _continued(body.get("thread"), earlier)
     if begun is not None:
         system, tools = _kept("system", system, begun.system), _kept("tools", tools, begun.tools)
     choice, names, parallel = _tool_choice(body.get("tool_choice"), tools)
@@ -129,7 +129,7 @@ class _Begun:
     after: str
 
 
-def _continued(thread: Json, past: Past) -> _Begun | None:
+def _continued(thread: Json, earlier: EarlierReplies) -> _Begun | None:
     """What is there of a thread; None where none is asked for, or a new one. Raises CallError."""
     if thread is None:
         return None
@@ -141,7 +141,7 @@ def _continued(thread: Json, past: Past) -> _Begun | None:
         raise bad(
             f"thread must be of type create or continue (with its previous_message_id), not {shown(thread)}", "thread"
         )
-    kept = past.call(call_id) if call_id.startswith(CALL) else None
+    kept = earlier.call(call_id) if call_id.startswith(CALL) else None
     if kept is None:
         raise CallError(
             404,
@@ -151,7 +151,7 @@ def _continued(thread: Json, past: Past) -> _Begun | None:
             param="thread.previous_message_id",
             code="thread_not_found",
         )
-    return _Begun(kept[0].messages, kept[0].tools, past.history(call_id), call_id)
+    return _Begun(kept[0].messages, kept[0].tools, earlier.history(call_id), call_id)
 
 
 _Held = TypeVar("_Held", tuple[Message, ...], tuple[Tool, ...])

@@ -1,10 +1,10 @@
 """OpenAI's Responses API: responses as JSON and as server-sent events, what is kept of them, and conversations.
 
 Pure translation. An agent may send its whole history each time, or refer to it: by `previous_response_id`, by a
-conversation, or item by item. What it refers to is the attempt's own past, so that each way continues the same recorded
-tokens. Unknown fields are accepted; what cannot be honoured (hosted tools, background, prompt templates, images) is
-refused by name. `truncation` may say `auto`, though no item is ever dropped: a prompt that does not fit is refused.
-`metadata`, `user` and the like are kept in the record and repeated.
+conversation, or item by item. What it refers to are the attempt's own earlier replies, so that each way continues the
+same recorded tokens. Unknown fields are accepted; what cannot be honoured (hosted tools, background, prompt templates,
+images) is refused by name. `truncation` may say `auto`, though no item is ever dropped: a prompt that does not fit is
+refused. `metadata`, `user` and the like are kept in the record and repeated.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from agentlightning.gateway.wires.base import (
     CallError,
     Conversation,
     Count,
+    EarlierReplies,
     Look,
     OutputFormat,
-    Past,
     Reply,
     Target,
     ToolChoice,
@@ -131,10 +131,10 @@ class Responses:
         known = [methods for path, methods in _LOOKS if path.fullmatch(target.path) is not None]
         return Look(partial(_looked, target)) if not known or target.method in known[0] else None
 
-    def request(self, target: Target, body: Mapping[str, Json], past: Past) -> WireRequest:
+    def request(self, target: Target, body: Mapping[str, Json], earlier: EarlierReplies) -> WireRequest:
         refuse_unless_neutral(body, _NEUTRAL, _INSTEAD)
         instructions = string(body, "instructions")
-        messages, conversation, carried, after = _history(body, past)
+        messages, conversation, carried, after = _history(body, earlier)
         tools = tools_of(body.get("tools"), _tool)
         choice, names = _tool_choice(body.get("tool_choice"), tools)
         include = _include(body.get("include"))
@@ -195,7 +195,9 @@ class Responses:
 # --------------------------------------------------------------------------- parts of a request
 
 
-def _history(body: Mapping[str, Json], past: Past) -> tuple[tuple[Message, ...], str | None, int, str | None]:
+def _history(
+    body: Mapping[str, Json], earlier: EarlierReplies
+) -> tuple[tuple[Message, ...], str | None, int, str | None]:
     """All messages but the instructions, the conversation they go to, how many of them come from it, and the response
     that they go on from."""
     given = body.get("input")
@@ -204,7 +206,7 @@ def _history(body: Mapping[str, Json], past: Past) -> tuple[tuple[Message, ...],
         if given is None
         else (Message("user", given),)
         if isinstance(given, str)
-        else read_items(given, past, "input")
+        else read_items(given, earlier, "input")
     )
     previous, named = body.get("previous_response_id"), body.get("conversation")
     if previous is not None and named is not None:
@@ -213,12 +215,12 @@ def _history(body: Mapping[str, Json], past: Past) -> tuple[tuple[Message, ...],
         )
     if named is not None:
         conversation = _conversation(
-            mapping(named).get("id") if isinstance(named, dict) else named, past, "conversation"
+            mapping(named).get("id") if isinstance(named, dict) else named, earlier, "conversation"
         )
-        known = conversation_messages(conversation, past)
+        known = conversation_messages(conversation, earlier)
         _needed(known, new)
         return (*known, *new), conversation.id, len(known), conversation.last
-    known = () if previous is None else _previous(previous, past)
+    known = () if previous is None else _previous(previous, earlier)
     _needed(known, new)
     return new if _repeats(known, new) else (*known, *new), None, 0, cast("str | None", previous)
 
@@ -228,19 +230,19 @@ def _needed(known: Sequence[Message], new: Sequence[Message]) -> None:
         raise bad("input must be a string or a list of at least one item", "input")
 
 
-def _previous(call_id: Json, past: Past) -> tuple[Message, ...]:
+def _previous(call_id: Json, earlier: EarlierReplies) -> tuple[Message, ...]:
     if not isinstance(call_id, str):
         raise bad(f"previous_response_id must be a string, not {shown(call_id)}", "previous_response_id")
-    if _response(call_id, past) is None:
+    if _response(call_id, earlier) is None:
         raise _not_here(
             "previous_response_id names response", call_id, "previous_response_id", "previous_response_not_found"
         )
-    return past.history(call_id)
+    return earlier.history(call_id)
 
 
-def _response(call_id: str, past: Past) -> tuple[WireRequest, Reply] | None:
+def _response(call_id: str, earlier: EarlierReplies) -> tuple[WireRequest, Reply] | None:
     """A response of this API that was kept."""
-    return past.call(call_id) if call_id.startswith(CALL) else None
+    return earlier.call(call_id) if call_id.startswith(CALL) else None
 
 
 def _repeats(known: Sequence[Message], new: Sequence[Message]) -> bool:
@@ -259,8 +261,8 @@ def _not_here(what: str, name: Json, param: str | None, code: str) -> CallError:
     )
 
 
-def _conversation(name: Any, past: Past, param: str | None) -> Conversation:
-    conversation = past.conversations.get(name) if isinstance(name, str) else None
+def _conversation(name: Any, earlier: EarlierReplies, param: str | None) -> Conversation:
+    conversation = earlier.conversations.get(name) if isinstance(name, str) else None
     if conversation is None:
         raise _not_here("there is no conversation", name, param, "conversation_not_found")
     return conversation
@@ -361,14 +363,14 @@ def _counted(tokens: int) -> bytes:
     return orjson.dumps({"object": "response.input_tokens", "input_tokens": tokens})
 
 
-def _looked(target: Target, body: Mapping[str, Json], past: Past) -> bytes:
+def _looked(target: Target, body: Mapping[str, Json], earlier: EarlierReplies) -> bytes:
     room, *rest = target.path.split("/")
     if room == "responses":
-        return orjson.dumps(_look_at_response(target, rest, past))
-    return orjson.dumps(_look_at_conversation(target, rest, body, past))
+        return orjson.dumps(_look_at_response(target, rest, earlier))
+    return orjson.dumps(_look_at_conversation(target, rest, body, earlier))
 
 
-def _look_at_response(target: Target, rest: list[str], past: Past) -> dict[str, Json]:
+def _look_at_response(target: Target, rest: list[str], earlier: EarlierReplies) -> dict[str, Json]:
     call_id, *below = rest
     if target.method == "POST" and below in ([], ["cancel"]):
         raise bad(
@@ -376,15 +378,15 @@ def _look_at_response(target: Target, rest: list[str], past: Past) -> dict[str, 
             None,
             "unsupported_path",
         )
-    kept = _response(call_id, past)
+    kept = _response(call_id, earlier)
     if kept is None:
         raise _not_here("there is no response", call_id, None, "response_not_found")
     request, reply = kept
     if target.method == "DELETE":
-        past.forget(call_id)
+        earlier.forget(call_id)
         return {"id": call_id, "object": "response", "deleted": True}
     if below == ["input_items"]:
-        return _page(input_items(reply, past), target.query)
+        return _page(input_items(reply, earlier), target.query)
     if below:
         raise _nothing_at(target)
     if target.query.get("stream", "false") != "false":
@@ -396,26 +398,28 @@ def _look_at_response(target: Target, rest: list[str], past: Past) -> dict[str, 
     return finished_response(replace(request, asked=asked), reply)
 
 
-def _look_at_conversation(target: Target, rest: list[str], body: Mapping[str, Json], past: Past) -> dict[str, Json]:
+def _look_at_conversation(
+    target: Target, rest: list[str], body: Mapping[str, Json], earlier: EarlierReplies
+) -> dict[str, Json]:
     if not rest:
-        added = () if body.get("items") is None else read_items(body["items"], past, "items")
+        added = () if body.get("items") is None else read_items(body["items"], earlier, "items")
         conversation = Conversation(f"{CONVERSATION}{secrets.token_hex(12)}", int(time.time()), _metadata(body), added)
-        past.conversations[conversation.id] = conversation
+        earlier.conversations[conversation.id] = conversation
         return _shown_conversation(conversation)
     name, *below = rest
-    conversation = _conversation(name, past, None)
+    conversation = _conversation(name, earlier, None)
     if below == ["items"]:
         if target.method == "GET":
-            return _page(conversation_items(conversation, past), target.query)
-        known = len(conversation_items(conversation, past))
-        conversation.added += read_items(body.get("items"), past, "items")
-        return _list(conversation_items(conversation, past)[known:], more=False)
+            return _page(conversation_items(conversation, earlier), target.query)
+        known = len(conversation_items(conversation, earlier))
+        conversation.added += read_items(body.get("items"), earlier, "items")
+        return _list(conversation_items(conversation, earlier)[known:], more=False)
     if below[:1] == ["items"]:
         raise bad("single items of a conversation are not supported: list its items", None, "unsupported_path")
     if below:
         raise _nothing_at(target)
     if target.method == "DELETE":
-        del past.conversations[name]
+        del earlier.conversations[name]
         return {"id": name, "object": "conversation.deleted", "deleted": True}
     if target.method == "POST":
         conversation.metadata = _metadata(body)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from agentlightning.gateway.wires.base import CallError, Choice, Conversation, Past, Reply, WireRequest
+from agentlightning.gateway.wires.base import CallError, Choice, Conversation, EarlierReplies, Reply, WireRequest
 from agentlightning.gateway.wires.fields import arguments_text, bad, needed_text, shown
 from agentlightning.gateway.wires.round_trip import sealed, unsealed
 from agentlightning.types import FinishReason, Json, Message, ToolCall
@@ -58,14 +58,14 @@ class _Turn:
         return Message("assistant", "".join(self.texts), tuple(self.calls), None, None, "".join(self.thoughts) or None)
 
 
-def read_items(value: Any, past: Past, where: str) -> tuple[Message, ...]:
+def read_items(value: Any, earlier: EarlierReplies, where: str) -> tuple[Message, ...]:
     """The messages in a list of items: all of one turn of the assistant's (reasoning, text, calls) is one message.
     Raises CallError."""
     if not isinstance(value, list):
         raise bad(f"{where} must be a string or a list of items, not {shown(value)}", where)
     messages: list[Message] = []
     turn: _Turn | None = None
-    kept = _Kept(past)
+    kept = _Kept(earlier)
     for i, raw in enumerate(cast("list[Any]", value)):
         place = f"{where}[{i}]"
         item, kind, role = _recognised(raw, kept, place)
@@ -299,27 +299,29 @@ def listed(messages: Sequence[Message], stem: str) -> list[Item]:
     return items
 
 
-def input_items(reply: Reply, past: Past) -> list[Item]:
+def input_items(reply: Reply, earlier: EarlierReplies) -> list[Item]:
     """The whole history that a kept call answered, but for its instructions."""
-    return listed(past.history(reply.id)[:-1], f"{reply.id.removeprefix(CALL)}_in")
+    return listed(earlier.history(reply.id)[:-1], f"{reply.id.removeprefix(CALL)}_in")
 
 
-def conversation_messages(conversation: Conversation, past: Past) -> tuple[Message, ...]:
+def conversation_messages(conversation: Conversation, earlier: EarlierReplies) -> tuple[Message, ...]:
     return (
-        (*past.history(conversation.last), *conversation.added) if conversation.last is not None else conversation.added
+        (*earlier.history(conversation.last), *conversation.added)
+        if conversation.last is not None
+        else conversation.added
     )
 
 
-def conversation_items(conversation: Conversation, past: Past) -> list[Item]:
-    return listed(conversation_messages(conversation, past), f"{conversation.id.removeprefix(CONVERSATION)}_at")
+def conversation_items(conversation: Conversation, earlier: EarlierReplies) -> list[Item]:
+    return listed(conversation_messages(conversation, earlier), f"{conversation.id.removeprefix(CONVERSATION)}_at")
 
 
 class _Kept:
     """The items that one request may refer to. A history is made into items once, however many of them are asked
     for."""
 
-    def __init__(self, past: Past) -> None:
-        self._past = past
+    def __init__(self, earlier: EarlierReplies) -> None:
+        self._earlier = earlier
         self._items: dict[tuple[str, str | None], dict[Json, Item]] = {}
         self._histories = 0
 
@@ -348,15 +350,15 @@ class _Kept:
                     place,
                     "too_many_references",
                 )
-            items = self._items[owner, kind] = {item["id"]: item for item in _beside(owner, kind, self._past)}
+            items = self._items[owner, kind] = {item["id"]: item for item in _beside(owner, kind, self._earlier)}
         return items
 
 
-def _beside(owner: str, place: str | None, past: Past) -> Sequence[Item]:
+def _beside(owner: str, place: str | None, earlier: EarlierReplies) -> Sequence[Item]:
     if place == "at":
-        conversation = past.conversations.get(CONVERSATION + owner)
-        return conversation_items(conversation, past) if conversation is not None else ()
-    kept = past.call(CALL + owner)
+        conversation = earlier.conversations.get(CONVERSATION + owner)
+        return conversation_items(conversation, earlier) if conversation is not None else ()
+    kept = earlier.call(CALL + owner)
     if kept is None:
         return ()
-    return input_items(kept[1], past) if place == "in" else output_items(*kept)
+    return input_items(kept[1], earlier) if place == "in" else output_items(*kept)
