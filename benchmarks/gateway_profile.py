@@ -46,7 +46,7 @@ def parts() -> Parts:
         ("tree: match the history", tree.TraceTree, "_read"),
         ("tree: match the history", tree.TraceTree, "_longest"),
         ("template: render the history", chat.ChatTemplate, "render"),
-        ("tree: place the prompt", tree.TraceTree, "place"),
+        ("tree: place the prompt", tree.TraceTree, "place_continuation"),
         ("sampling parameters", session.Session, "_params"),
         ("template: read the sample", chat.ChatTemplate, "read"),
         ("tree: add the sample", tree.TraceTree, "grow"),

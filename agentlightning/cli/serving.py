@@ -37,8 +37,8 @@ def serve(resolved: Resolved, said: str, *, key: str | None) -> None:
 async def _serve(config: RunConfig, said: str, key: str | None, *, own_ceiling: bool) -> None:
     from agentlightning.cli.engine import load_engine
     from agentlightning.cli.streams import say
+    from agentlightning.gateway.model_server import ModelServer
     from agentlightning.gateway.served import Served
-    from agentlightning.gateway.serving import ServingGateway
 
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -48,7 +48,7 @@ async def _serve(config: RunConfig, said: str, key: str | None, *, own_ceiling: 
     try:
         sampling = config.sampling if own_ceiling else _unlimited(config.sampling, engine.context_length)
         settings = config.gateway.model_copy(update={"drain": min(config.gateway.drain, DRAIN)})
-        gateway = ServingGateway(Served(name, engine, template), settings, sampling, key)
+        gateway = ModelServer(Served(name, engine, template), settings, sampling, key)
         await gateway.start()
         try:
             for number in (signal.SIGINT, signal.SIGTERM):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agentlightning.gateway.replies import Fault
+from agentlightning.gateway.external.replies import Fault
 from agentlightning.gateway.wires.base import Begun, CallError, Reply
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import CallStatus

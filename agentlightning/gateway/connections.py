@@ -11,8 +11,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMethod, ContentEncodingError, HttpProcessingError, LineTooLong
 
-from agentlightning.gateway.answers import JSON
-from agentlightning.gateway.bodies import readable
+from agentlightning.gateway.http_responses import JSON
+from agentlightning.gateway.request_bodies import readable
 from agentlightning.gateway.wires.base import CallError
 
 logger = logging.getLogger("agentlightning.gateway")

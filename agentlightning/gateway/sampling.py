@@ -12,11 +12,11 @@ from agentlightning.gateway.wires.base import OutputFormat, WireRequest
 from agentlightning.gateway.wires.fields import unsupported
 from agentlightning.settings.fields import EvaluationConfig, SamplingConfig
 from agentlightning.templates.base import Template
-from agentlightning.templates.grammar import ANY_OBJECT, Text, reasoning_of, reply_grammar
+from agentlightning.templates.grammar.reply import ANY_OBJECT, Text, reasoning_of, reply_grammar
 from agentlightning.types import Json, SamplingParams, Tool
 
 
-def resolve(
+def used_sampling(
     sampling: SamplingConfig | EvaluationConfig,
     asked: WireRequest,
     stop_token_ids: tuple[int, ...],

@@ -33,16 +33,16 @@ from aiohttp import web
 
 from agentlightning.agent.resources import LLM
 from agentlightning.errors import AgentLightningError, ConfigError, RewardRefused, StoreError
-from agentlightning.gateway.agents import named_by_body, named_by_request
-from agentlightning.gateway.answers import EVENTS, JSON, begin, drop, identity_of, retry_count, send
-from agentlightning.gateway.bodies import parse, read_body, readable
+from agentlightning.gateway.agent_names import named_by_body, named_by_request
 from agentlightning.gateway.call_order import CallOrder
 from agentlightning.gateway.calls import OpenCall
 from agentlightning.gateway.connections import Listener
-from agentlightning.gateway.encoding import Encoder
-from agentlightning.gateway.external.serving import pass_on
+from agentlightning.gateway.encoder import Encoder
+from agentlightning.gateway.ended_attempts import EndedAttempts
+from agentlightning.gateway.external.http import pass_on
 from agentlightning.gateway.external.upstream import ROUTES, Outgoing, Upstreams, described
-from agentlightning.gateway.late import Ended
+from agentlightning.gateway.http_responses import EVENTS, JSON, begin, drop, identity_of, retry_count, send
+from agentlightning.gateway.request_bodies import parse, read_body, readable
 from agentlightning.gateway.served import Notices, Served
 from agentlightning.gateway.session import Session, Shared
 from agentlightning.gateway.wires import find_wire, read_request, wire_of_client
@@ -108,7 +108,7 @@ class Gateway:
         )
         self._sessions: dict[bytes, Session] = {}
         self._keys: dict[str, bytes] = {}
-        self.ended = Ended(store)
+        self.ended = EndedAttempts(store)
         self._answering: dict[str, set[asyncio.Transport]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

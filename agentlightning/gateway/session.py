@@ -20,14 +20,14 @@ from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.errors import ContextLengthError, EngineError, StoreError, TemplateError
 from agentlightning.gateway.call_order import CallOrder
 from agentlightning.gateway.calls import Identity, OpenCall, ended
-from agentlightning.gateway.encoding import Encoder
+from agentlightning.gateway.encoder import Encoder
 from agentlightning.gateway.external.forwarding import Forwarding
 from agentlightning.gateway.external.upstream import Upstreams
 from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.open_calls import OpenCalls
-from agentlightning.gateway.prompts import PromptError
-from agentlightning.gateway.sampling import constraint, overruled, resolve, sample_seed, unkept
+from agentlightning.gateway.sampling import constraint, overruled, sample_seed, unkept, used_sampling
 from agentlightning.gateway.served import Notices, PoliciesByName, Served
+from agentlightning.gateway.text_prompts import PromptError
 from agentlightning.gateway.tree import Placement, TraceTree
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Reply, Wire, WireRequest
 from agentlightning.records.usage import AttemptUsage
@@ -132,11 +132,11 @@ class Session:
         """Tokens of the prompt that a call would have. Raises CallError."""
         policy = self._policies.of(request.model)
         try:
-            plan = self._plan(request, policy.under(request.template_kwargs, self._shared.notices))
+            placement = self._place(request, policy.under(request.template_kwargs, self._shared.notices))
         except (TemplateError, RecursionError) as error:
             raise _too_bad(error, request.prompt_field) from error
-        self.tree.withdraw(plan)
-        return len(plan.prompt_ids)
+        self.tree.withdraw(placement)
+        return len(placement.prompt_ids)
 
     async def add_reward(self, reward: Reward) -> None:
         """Raises CallError where the reward names a call that is not this attempt's, StoreError where it was not
@@ -160,31 +160,31 @@ class Session:
         """Plans, samples and records a call, and tells those who wait. Never raises: what goes wrong is the call's
         outcome."""
         policy = self._policies.of(request.model)
-        plan: Placement | None = None
+        placement: Placement | None = None
         try:
             policy = policy.under(request.template_kwargs, self._shared.notices)
-            plan = await self._planned(request, policy)
-            if len(plan.prompt_ids) >= policy.engine.context_length:
-                raise ContextLengthError(len(plan.prompt_ids), policy.engine.context_length)
+            placement = await self._placed(request, policy)
+            if len(placement.prompt_ids) >= policy.engine.context_length:
+                raise ContextLengthError(len(placement.prompt_ids), policy.engine.context_length)
             params = self._params(call, request, policy, await constraint(request, policy.template, policy.engine))
-            call.begin(Begun(len(plan.prompt_ids), params[0]))
-            samples = await self._sample(call, request, policy, plan, params)
+            call.begin(Begun(len(placement.prompt_ids), params[0]))
+            samples = await self._sample(call, request, policy, placement, params)
             call.recording = True
-            call.settle(await self._record(call, request, policy, plan, params[0], samples))
+            call.settle(await self._record(call, request, policy, placement, params[0], samples))
         except asyncio.CancelledError:
             if call.given_up:
-                await self._abandon_unsampled(call, request, policy, plan)
+                await self._abandon_unsampled(call, request, policy, placement)
             else:
                 await self._refused(
-                    call, request, plan, CallError(500, "the engine withdrew the request", code="engine_error")
+                    call, request, placement, CallError(500, "the engine withdrew the request", code="engine_error")
                 )
         except (ContextLengthError, TemplateError, RecursionError) as error:
-            await self._refused(call, request, plan, _too_bad(error, request.prompt_field))
+            await self._refused(call, request, placement, _too_bad(error, request.prompt_field))
         except CallError as error:
-            await self._refused(call, request, plan, error)
+            await self._refused(call, request, placement, error)
         except EngineError as error:
             await self._refused(
-                call, request, plan, CallError(500, f"the model could not sample: {error}", code="engine_error")
+                call, request, placement, CallError(500, f"the model could not sample: {error}", code="engine_error")
             )
         except StoreError as error:
             self.calls.fail(call, self.calls.lost(error))
@@ -197,32 +197,32 @@ class Session:
             if call.given_up:
                 await self.calls.mark_abandoned(call)
 
-    def _plan(self, request: WireRequest, policy: Served) -> Placement:
+    def _place(self, request: WireRequest, policy: Served) -> Placement:
         if request.prompt is not None:
-            return self.tree.plan_prompt(request.prompt, policy.name, policy.template)
-        return self.tree.plan(
+            return self.tree.place_prompt(request.prompt, policy.name, policy.template)
+        return self.tree.place(
             request.messages, request.tools, policy.name, policy.template, self.kept_replies.leaf(request.after)
         )
 
-    async def _planned(self, request: WireRequest, policy: Served) -> Placement:
-        """As ``_plan``, tokenised beside the event loop."""
+    async def _placed(self, request: WireRequest, policy: Served) -> Placement:
+        """As ``_place``, tokenised beside the event loop."""
         if request.prompt is not None:
-            return self._plan(request, policy)
-        found = self.tree.find(
+            return self._place(request, policy)
+        continuation = self.tree.find(
             request.messages, request.tools, policy.name, policy.template, self.kept_replies.leaf(request.after)
         )
-        if found.known:
-            return self.tree.place(found, array("i"))
-        return self.tree.place(
-            found, await self._shared.encoder.encode(policy.template, found.text, start=found.leaf is None)
-        )
+        if continuation.known:
+            return self.tree.place_continuation(continuation, array("i"))
+        encode = self._shared.encoder.encode
+        ids = await encode(policy.template, continuation.text, start=continuation.leaf is None)
+        return self.tree.place_continuation(continuation, ids)
 
     def _params(
         self, call: OpenCall, request: WireRequest, policy: Served, grammar: str | None
     ) -> list[SamplingParams]:
         """One set per sample: they differ in the seed."""
         seeds = [sample_seed(self.rollout.seed, self._tries, call.place, i, request.seed) for i in range(request.n)]
-        first = resolve(self._sampling, request, policy.template.stop_token_ids, seeds[0], grammar)
+        first = used_sampling(self._sampling, request, policy.template.stop_token_ids, seeds[0], grammar)
         if asked := overruled(request, first):
             mode = self.rollout.mode.value
             advice = (
@@ -241,14 +241,14 @@ class Session:
         return [first, *(replace(first, seed=seed) for seed in seeds[1:])]
 
     async def _sample(
-        self, call: OpenCall, request: WireRequest, policy: Served, plan: Placement, params: list[SamplingParams]
+        self, call: OpenCall, request: WireRequest, policy: Served, placement: Placement, params: list[SamplingParams]
     ) -> list[tuple[Sample, array[int], Parsed]]:
         if len(params) == 1:
-            return [await self._sample_one(call, request, policy, plan, params[0], 0)]
+            return [await self._sample_one(call, request, policy, placement, params[0], 0)]
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(self._sample_one(call, request, policy, plan, each, i))
+                    group.create_task(self._sample_one(call, request, policy, placement, each, i))
                     for i, each in enumerate(params)
                 ]
         except BaseExceptionGroup as errors:
@@ -256,28 +256,34 @@ class Session:
         return [task.result() for task in tasks]
 
     async def _sample_one(
-        self, call: OpenCall, request: WireRequest, policy: Served, plan: Placement, params: SamplingParams, index: int
+        self,
+        call: OpenCall,
+        request: WireRequest,
+        policy: Served,
+        placement: Placement,
+        params: SamplingParams,
+        index: int,
     ) -> tuple[Sample, array[int], Parsed]:
         tools = request.tools if request.tool_choice != "none" else ()
-        plain, draft = request.prompt is not None, None
+        plain, streamed = request.prompt is not None, None
         if request.stream:
-            draft = _StreamedSample(call, index, policy.template.stream(tools, params.stop, plain=plain))
-        asked = SampleRequest(f"{call.id}.{index}", plan.prompt_ids, params, policy.name, self.usage.engine)
+            streamed = _StreamedSample(call, index, policy.template.stream(tools, params.stop, plain=plain))
+        asked = SampleRequest(f"{call.id}.{index}", placement.prompt_ids, params, policy.name, self.usage.engine)
         with self.usage.engine.waited_for():
             order = self._shared.call_order
             if order is not None:
                 rollout = self.rollout
                 await order.enter((rollout.group, rollout.index, self.attempt.number, call.index, index))
             try:
-                sample = await policy.engine.sample(asked, draft.feed if draft else None)
+                sample = await policy.engine.sample(asked, streamed.feed if streamed else None)
             finally:
                 if order is not None:
                     order.leave()
         if sample.finish is FinishReason.CANCELLED:
             raise EngineError("the engine withdrew the request")
         ids = sample.segments[0].token_ids if len(sample.segments) == 1 else _joined(sample)
-        if draft is not None:
-            return sample, ids, draft.finish(ids, sample)
+        if streamed is not None:
+            return sample, ids, streamed.finish(ids, sample)
         return sample, ids, policy.template.read(ids, tools, sample.finish, sample.stop_string, plain=plain)
 
     async def _record(
@@ -285,11 +291,13 @@ class Session:
         call: OpenCall,
         request: WireRequest,
         policy: Served,
-        plan: Placement,
+        placement: Placement,
         params: SamplingParams,
         samples: list[tuple[Sample, array[int], Parsed]],
     ) -> Reply:
-        nodes, leaves = self.tree.grow(plan, [(sample, parsed.message) for sample, _, parsed in samples], call.index)
+        nodes, leaves = self.tree.grow(
+            placement, [(sample, parsed.message) for sample, _, parsed in samples], call.index
+        )
         status = CallStatus.COMPLETE if call.readers else CallStatus.ABANDONED
         sampled = sum([len(ids) for _, ids, _ in samples])
         reused = max([sample.reused_tokens for sample, _, _ in samples])
@@ -298,8 +306,8 @@ class Session:
             request,
             policy,
             status,
-            branch=plan.branch,
-            prompt_node=plan.node.id,
+            branch=placement.branch,
+            prompt_node=placement.node.id,
             samples=tuple(
                 [
                     SampleRecord(cast("int", leaf.node.id), sample.finish, leaf.message, parsed.malformed)
@@ -307,7 +315,7 @@ class Session:
                 ]
             ),
             used=params,
-            prompt_tokens=len(plan.prompt_ids),
+            prompt_tokens=len(placement.prompt_ids),
             reused_tokens=reused,
             sampled_tokens=sampled,
             first_token_s=samples[0][0].first_token_s,
@@ -316,10 +324,10 @@ class Session:
         try:
             await self._store.record(record, nodes)
         except StoreError:
-            self.tree.ungrow(plan, nodes)
+            self.tree.ungrow(placement, nodes)
             raise
         call.stored = status
-        self.tree.publish(plan, leaves)
+        self.tree.publish(placement, leaves)
         self.usage.sampled_tokens += sampled
         choices = [
             Choice(
@@ -333,16 +341,18 @@ class Session:
             )
             for sample, ids, parsed in samples
         ]
-        prompt_ids = plan.prompt_ids if request.token_ids else None
-        tokens = len(plan.prompt_ids), sampled, reused
+        prompt_ids = placement.prompt_ids if request.token_ids else None
+        tokens = len(placement.prompt_ids), sampled, reused
         reply = Reply(call.id, int(call.received_at), choices, *tokens, prompt_ids, params, int(time.time()))
         if request.store:
             self.kept_replies.keep(request, reply, leaves[0])
         return reply
 
-    async def _refused(self, call: OpenCall, request: WireRequest, plan: Placement | None, error: CallError) -> None:
-        if plan is not None:
-            self.tree.withdraw(plan)
+    async def _refused(
+        self, call: OpenCall, request: WireRequest, placement: Placement | None, error: CallError
+    ) -> None:
+        if placement is not None:
+            self.tree.withdraw(placement)
         if error.code == "context_length_exceeded":
             self.usage.context_length_errors += 1
         await self._record_refusal(call.id, call.index, call.wire, request.model, call.agent, error.message)
@@ -366,17 +376,17 @@ class Session:
             self.calls.lost(error)
 
     async def _abandon_unsampled(
-        self, call: OpenCall, request: WireRequest, policy: Served, plan: Placement | None
+        self, call: OpenCall, request: WireRequest, policy: Served, placement: Placement | None
     ) -> None:
         """Records a call that was withdrawn while it sampled: it has no samples, and nothing of it can be trained."""
-        if plan is not None:
-            self.tree.withdraw(plan)
+        if placement is not None:
+            self.tree.withdraw(placement)
         record = self._as_record(
             call,
             request,
             policy,
             CallStatus.ABANDONED,
-            prompt_tokens=len(plan.prompt_ids) if plan else 0,
+            prompt_tokens=len(placement.prompt_ids) if placement else 0,
             error="its client left before it was sampled to the end",
             total_s=time.monotonic() - call.started,
         )

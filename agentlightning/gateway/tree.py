@@ -25,7 +25,7 @@ from agentlightning.gateway.equality import (
     stopped_key,
     tools_key,
 )
-from agentlightning.gateway.prompts import Prefix, Prefixes, PromptError, check_ids, encode_text, text_bytes
+from agentlightning.gateway.text_prompts import Prefix, Prefixes, PromptError, check_ids, encode_text, text_bytes
 from agentlightning.templates.base import SampledTurn, Template, shown
 from agentlightning.types import Message, Node, Tool, ToolCall
 
@@ -44,17 +44,17 @@ class LiveNode:
     """A node of the open tree. ``id`` is None until a call that uses it is recorded; ``length`` counts the tokens from
     the root to its end.
 
-    ``plans`` counts the calls that hold it as their prompt and are not recorded yet.
+    ``placements`` counts the calls that hold it as their prompt and are not recorded yet.
     """
 
-    __slots__ = ("id", "length", "parent", "plans", "token_ids")
+    __slots__ = ("id", "length", "parent", "placements", "token_ids")
 
     def __init__(self, parent: LiveNode | None, token_ids: array[int]) -> None:
         self.parent = parent
         self.token_ids = token_ids
         self.length = len(token_ids) + (parent.length if parent else 0)
         self.id: int | None = None
-        self.plans = 0
+        self.placements = 0
 
     def path_ids(self, start: int = 0) -> array[int]:
         """The tokens from the root, or from the node that begins at position ``start``, to the end of this node."""
@@ -133,7 +133,7 @@ class _History:
 
 
 @dataclass(slots=True, eq=False)
-class Found:
+class Continuation:
     """Where a history goes on: from ``leaf``, with ``text``, whose digest is ``before``. ``tools`` are as they were
     listed on that path, ``given`` the messages behind it, under its ids.
 
@@ -187,8 +187,9 @@ class _Prompt:
 class TraceTree:
     """The trace tree of one attempt. Several policies and conversations may share it.
 
-    A call goes through ``plan`` or ``plan_prompt`` (where its prompt belongs), ``grow`` (the nodes to store) and, once
-    those are durable, ``publish`` (from then on its samples can be continued); or through a plan and ``withdraw``.
+    A call goes through ``place`` or ``place_prompt`` (where its prompt belongs), ``grow`` (the nodes to store) and,
+    once those are durable, ``publish`` (from then on its samples can be continued); or through a placement and
+    ``withdraw``.
     """
 
     def __init__(self) -> None:
@@ -201,8 +202,8 @@ class TraceTree:
         self._by_key: dict[int, Leaf] = {}
         self._prompts: dict[tuple[str, str], Prefixes[Leaf]] = {}
 
-    # ----------------------------------------------------------------- planning
-    def plan(
+    # ----------------------------------------------------------------- placing
+    def place(
         self,
         messages: Sequence[Message],
         tools: tuple[Tool, ...],
@@ -212,8 +213,10 @@ class TraceTree:
     ) -> Placement:
         """Finds the longest recorded path that the history continues and tokenises what is new. Of samples that read
         the same it takes ``after``, the one that the client named, where it is among them. Raises TemplateError."""
-        found = self.find(messages, tools, policy, template, after)
-        return self.place(found, array("i") if found.known else template.encode(found.text, start=found.leaf is None))
+        continuation = self.find(messages, tools, policy, template, after)
+        known = continuation.known
+        ids = array("i") if known else template.encode(continuation.text, start=continuation.leaf is None)
+        return self.place_continuation(continuation, ids)
 
     def find(
         self,
@@ -222,32 +225,32 @@ class TraceTree:
         policy: str,
         template: Template,
         after: Leaf | None = None,
-    ) -> Found:
-        """The first half of ``plan``: up to the text that is to be tokenised. Raises TemplateError."""
+    ) -> Continuation:
+        """The first half of ``place``: up to the text that is to be tokenised. Raises TemplateError."""
         history = self._read(messages, tools_key(tools) + template.kwargs_key, policy)
         longest = self._longest(history, policy, after)
         leaf, texts, given = self._render(longest, history.messages, tools, template)
         before = _digest(texts[-1])
         known = self._node(leaf, policy, before) is not None
-        return Found(
+        return Continuation(
             leaf, leaf is not longest, texts[-1], before, known, given, history, leaf.tools if leaf else tools, policy
         )
 
-    def place(self, found: Found, ids: array[int]) -> Placement:
-        """The second half, with the ids of ``found.text`` (none needed where it is known, and nothing else has been
-        planned since). Raises TemplateError."""
-        leaf, start = found.leaf, found.leaf.position + 1 if found.leaf else 0
+    def place_continuation(self, continuation: Continuation, ids: array[int]) -> Placement:
+        """The second half, with the ids of ``continuation.text`` (none needed where it is known, and nothing else has
+        been placed since). Raises TemplateError."""
+        leaf, start = continuation.leaf, continuation.leaf.position + 1 if continuation.leaf else 0
         first = not self._roots
-        node = self._node(leaf, found.policy, found.before)
+        node = self._node(leaf, continuation.policy, continuation.before)
         if node is not None:
             branch = "forked"
         else:
             if leaf is None and not ids:
                 raise TemplateError("the chat template rendered these messages to nothing")
-            node = self._add(leaf, found.policy, found.before, ids)
-            if found.disagrees:
+            node = self._add(leaf, continuation.policy, continuation.before, ids)
+            if continuation.disagrees:
                 branch = "template"
-            elif reason := self._changed(found.history, start, found.policy):
+            elif reason := self._changed(continuation.history, start, continuation.policy):
                 branch = reason
             elif leaf is None:
                 branch = "root" if first else "new"
@@ -255,14 +258,14 @@ class TraceTree:
                 branch = "forked" if leaf.continuations else "continued"
         if leaf is not None:
             leaf.continuations += 1
-        node.plans += 1
-        history = found.history
+        node.placements += 1
+        history = continuation.history
         return Placement(
-            branch, leaf, node, node.path_ids(), found.before, found.given, len(history.messages), history.chains[-1],
-            found.policy, found.tools, history.tools,
+            branch, leaf, node, node.path_ids(), continuation.before, continuation.given, len(history.messages),
+            history.chains[-1], continuation.policy, continuation.tools, history.tools,
         )  # fmt: skip
 
-    def plan_prompt(self, prompt: str | array[int], policy: str, template: Template) -> Placement:
+    def place_prompt(self, prompt: str | array[int], policy: str, template: Template) -> Placement:
         """Where a prompt without messages goes. One that begins with all of an earlier prompt and its sample, letter by
         letter or id by id, goes on from there; its text then stands for the sampled tokens, an end-of-turn token that
         no text shows among them. One that begins with an earlier prompt and
@@ -300,7 +303,7 @@ class TraceTree:
             branch = "root" if first else "new"
         if leaf is not None:
             leaf.continuations += 1
-        node.plans += 1
+        node.placements += 1
         ids = node.path_ids()
         whole = _Prompt(template, Prefix(ids.tobytes()), Prefix(data) if kind == "text" else None)
         return Placement(branch, leaf, node, ids, before, (), 0, 0, policy, (), prompt=whole)
@@ -463,38 +466,40 @@ class TraceTree:
         return not instead or gone[0].role != "system" or equality_key(gone[0]) == instead[0]
 
     # ----------------------------------------------------------------- recording
-    def withdraw(self, plan: Placement) -> None:
-        """Forgets a plan that will not be recorded."""
-        plan.node.plans -= 1
-        if plan.parent is not None:
-            plan.parent.continuations -= 1
-        if plan.node.id is not None or plan.node.plans:
+    def withdraw(self, placement: Placement) -> None:
+        """Forgets a placement that will not be recorded."""
+        placement.node.placements -= 1
+        if placement.parent is not None:
+            placement.parent.continuations -= 1
+        if placement.node.id is not None or placement.node.placements:
             return
-        if plan.parent is not None:
-            (plan.parent.prompts or {}).pop(plan.before, None)
+        if placement.parent is not None:
+            (placement.parent.prompts or {}).pop(placement.before, None)
         else:
-            self._roots.pop((plan.policy, plan.before), None)
+            self._roots.pop((placement.policy, placement.before), None)
 
-    def ungrow(self, plan: Placement, nodes: Sequence[Node]) -> None:
-        """Takes back ``grow``, whose ``nodes`` could not be stored, and forgets the plan."""
+    def ungrow(self, placement: Placement, nodes: Sequence[Node]) -> None:
+        """Takes back ``grow``, whose ``nodes`` could not be stored, and forgets the placement."""
         if nodes and not nodes[0].sampled:
-            plan.node.id = None
-        plan.node.plans += 1
-        self.withdraw(plan)
+            placement.node.id = None
+        placement.node.placements += 1
+        self.withdraw(placement)
 
     def grow(
-        self, plan: Placement, samples: Sequence[tuple[Sample, Message]], call_index: int
+        self, placement: Placement, samples: Sequence[tuple[Sample, Message]], call_index: int
     ) -> tuple[list[Node], list[Leaf]]:
         """The nodes that a call adds (parents first, its prompt's node only where no earlier call stored it) and its
         leaves, in order of ``samples``."""
-        plan.node.plans -= 1
+        placement.node.placements -= 1
         nodes: list[Node] = []
-        if plan.node.id is None:
-            plan.node.id = self._take_id()
-            nodes.append(Node(plan.node.id, _id(plan.node.parent), False, plan.node.token_ids, call_index))
+        if placement.node.id is None:
+            placement.node.id = self._take_id()
+            nodes.append(
+                Node(placement.node.id, _id(placement.node.parent), False, placement.node.token_ids, call_index)
+            )
         leaves: list[Leaf] = []
         for sample, message in samples:
-            node = plan.node
+            node = placement.node
             for segment in sample.segments:
                 if not segment.token_ids:
                     continue
@@ -509,31 +514,31 @@ class TraceTree:
             leaves.append(
                 Leaf(
                     node,
-                    plan.node.length,
-                    plan.parent,
-                    plan.position,
-                    plan.given,
+                    placement.node.length,
+                    placement.parent,
+                    placement.position,
+                    placement.given,
                     message,
                     equality_key(message),
-                    plan.before,
-                    plan.policy,
-                    plan.tools,
-                    plan.tools_key,
+                    placement.before,
+                    placement.policy,
+                    placement.tools,
+                    placement.tools_key,
                     stopped_key(message, sample.stop_string),
                 )
             )
         return nodes, leaves
 
-    def publish(self, plan: Placement, leaves: Sequence[Leaf]) -> None:
+    def publish(self, placement: Placement, leaves: Sequence[Leaf]) -> None:
         """Makes recorded samples known to later requests."""
-        if plan.prompt is not None:
-            self._publish_prompt(plan.prompt, plan.policy, leaves)
+        if placement.prompt is not None:
+            self._publish_prompt(placement.prompt, placement.policy, leaves)
             return
-        self._answered.add(plan.chain)
+        self._answered.add(placement.chain)
         for leaf in leaves:
-            self._samples.setdefault(hash((plan.chain, leaf.key)), []).append(leaf)
+            self._samples.setdefault(hash((placement.chain, leaf.key)), []).append(leaf)
             if leaf.stopped is not None:
-                self._stopped.setdefault(hash((plan.chain, leaf.stopped)), []).append(leaf)
+                self._stopped.setdefault(hash((placement.chain, leaf.stopped)), []).append(leaf)
             self._by_key[hash(leaf.key)] = leaf
             if before := leaf.given[-1] if leaf.given else leaf.parent and leaf.parent.message:
                 self._by_key[hash((equality_key(before), leaf.key))] = leaf

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
-from agentlightning.templates.scan import read_value
+from agentlightning.templates.call_scanner import read_value
 from agentlightning.types import Json, Tool
 
 # --------------------------------------------------------------------------- bare values

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from agentlightning.errors import ConfigError, ModelError, TemplateError
 from agentlightning.templates.base import FormatChoice, Parsed, Rendering, SampledTurn
 from agentlightning.templates.codec import Codec, control_tokens
-from agentlightning.templates.escaping import MARK, MARKER, Guard, marker
+from agentlightning.templates.escaping import MARK, MARKER, Escaper, marker
 from agentlightning.templates.formats import FORMATS, choose, tool_response
 from agentlightning.templates.harmony import CHANNEL, END, MESSAGE, START, HarmonyReader
 from agentlightning.templates.jinja import Compiled, compile_template, names_in
@@ -107,7 +107,7 @@ class ChatTemplate:
             )
         core, source, named = _parts_of(tokenizer)
         control = control_tokens(core, source)
-        self._guard = Guard(control)
+        self._escaper = Escaper(control)
         self._names = cast("dict[str, str]", tokenizer.special_tokens_map)
         self._kwargs: dict[str, Json] = {}
         self.kwargs_key = b""
@@ -125,7 +125,7 @@ class ChatTemplate:
             self._takes = frozenset[str]().union(*map(names_in, named.values())) - self._names.keys() - _HANDED
             self._probed = partial(
                 probe,
-                guard=self._guard,
+                escaper=self._escaper,
                 reasoning=harmony or self.reasoning_tags is not None,
                 tags=self.reasoning_tags,
                 ends=[eos] if eos else [],
@@ -163,7 +163,7 @@ class ChatTemplate:
         )
         self._stop_ids = frozenset(self.stop_token_ids)
         unknown = cast("str | None", getattr(core.model, "unk_token", tokenizer.unk_token))
-        self._codec = Codec(core, control, self._guard, separator=found.end_of_turn or eos, unknown=unknown)
+        self._codec = Codec(core, control, self._escaper, separator=found.end_of_turn or eos, unknown=unknown)
         self._warned = False
         self.fitted: dict[str, None] = {}
         """What orders of roles, so far, were made fit for a template that refuses them."""
@@ -187,7 +187,7 @@ class ChatTemplate:
 
     def _variant(self, key: bytes, taken: dict[str, Json]) -> ChatTemplate:
         other = copy.copy(self)
-        other._kwargs = self._guard.escape_json(taken)
+        other._kwargs = self._escaper.escape_json(taken)
         other.kwargs_key = key
         other.probe = other._probed(other._apply)
         return other
@@ -199,7 +199,7 @@ class ChatTemplate:
         """As in `base.Template`."""
         if not messages:
             raise TemplateError("there are no messages")
-        offered = [self._guard.escape_json(_as_function(tool)) for tool in tools]
+        offered = [self._escaper.escape_json(_as_function(tool)) for tool in tools]
         places: dict[int, _Place] = {}
         turns = self._turns(messages, offered, sampled, places)
         shown = offered if offered and self.native_tools and not self.probe.tools_in_system else None
@@ -241,7 +241,7 @@ class ChatTemplate:
             else ""
         )
         carried = (
-            self._guard.broken(json.dumps(offered, ensure_ascii=False))
+            self._escaper.broken(json.dumps(offered, ensure_ascii=False))
             if offered and self.native_tools and self.probe.tools_in_system
             else ""
         )
@@ -255,9 +255,9 @@ class ChatTemplate:
             elif message.role == "tool":
                 turn = self._result(message, names)
             elif message.role in ("system", "user"):
-                turn = _Turn(message.role, self._guard.escape(message.content))
+                turn = _Turn(message.role, self._escaper.escape(message.content))
                 if message.name:
-                    turn.fields["name"] = self._guard.escape(message.name)
+                    turn.fields["name"] = self._escaper.escape(message.name)
                 if i == 0 and message.role == "system":
                     if extra:
                         turn = turn.joined(_Turn("system", extra))
@@ -316,7 +316,7 @@ class ChatTemplate:
         """A turn with calls as the template wants them: marked names, and arguments that are nothing but a marker."""
         style = self.probe.calls
         assert style is not None
-        escape = self._guard.escape
+        escape = self._escaper.escape
         calls = [
             (escape(call.id), marker("c", i) + escape(call.name), {"value": marker("e", i)})
             for call in message.tool_calls
@@ -325,7 +325,7 @@ class ChatTemplate:
 
     def _as_sampled(self, message: Message) -> tuple[str, str]:
         """The reasoning and the rest of a turn that was not sampled here, as the model would have written them."""
-        content, thought = self._guard.escape(message.content), self._guard.escape(message.reasoning or "")
+        content, thought = self._escaper.escape(message.content), self._escaper.escape(message.reasoning or "")
         if self._format.scanner is None:
             again = f"{END}{START}assistant"
             said = f"{CHANNEL}commentary{MESSAGE}{content}{again}" if content else ""
@@ -335,7 +335,7 @@ class ChatTemplate:
 
     def _calls(self, message: Message) -> list[tuple[str, str]]:
         """Names and arguments, escaped: JSON objects re-serialised as templates do it, anything else as it is."""
-        escape = self._guard.escape
+        escape = self._escaper.escape
         return [(escape(c.name), self._object(c.arguments) or escape(c.arguments)) for c in message.tool_calls]
 
     def _object(self, arguments: str) -> str | None:
@@ -347,14 +347,14 @@ class ChatTemplate:
             value = json.loads(arguments)
             if not isinstance(value, dict):
                 return None
-            return self._guard.broken(json.dumps(self._guard.escape_json(cast("Json", value)), ensure_ascii=False))
+            return self._escaper.broken(json.dumps(self._escaper.escape_json(cast("Json", value)), ensure_ascii=False))
         except (ValueError, RecursionError):
             return None
 
     def _written(self, message: Message) -> _Turn:
         """An assistant turn that was not sampled here (or that the template rewrites). Its calls are written as the
         model would write them."""
-        escape = self._guard.escape
+        escape = self._escaper.escape
         turn = _Turn("assistant", self._format.write_reply(escape(message.content), self._calls(message)))
         if message.reasoning is not None and self.probe.reasoning:
             reasoning = escape(message.reasoning)
@@ -365,7 +365,7 @@ class ChatTemplate:
         return turn
 
     def _result(self, message: Message, names: Mapping[str, str]) -> _Turn:
-        content = self._guard.escape(message.content)
+        content = self._escaper.escape(message.content)
         of = message.tool_call_id or ""
         if not self.native_calls or (self.probe.calls and of not in names):
             # A template that asks for calls as such refuses a result whose call a client has cut away.
@@ -374,7 +374,7 @@ class ChatTemplate:
         if of and self.probe.calls and self.probe.calls.short_ids:
             of = short_id(of)
         fields = {"tool_call_id": of, "name": name}
-        return _Turn("tool", content, {key: self._guard.escape(value) for key, value in fields.items() if value})
+        return _Turn("tool", content, {key: self._escaper.escape(value) for key, value in fields.items() if value})
 
     def _accepted(self, turns: list[_Turn]) -> list[_Turn]:
         """The turns with the system texts that the template refuses or drops put where it does neither."""

@@ -1,7 +1,7 @@
 """Codec: text to token ids and back for one tokenizer, one piece of a prompt at a time. Knows nothing of messages.
 
 A piece that follows other tokens is encoded as it would be inside the whole prompt. Only text that is not escaped can
-become a control token (`guard`), whatever the tokenizer's normaliser or vocabulary would make of the rest. No BOS is
+become a control token (`escaping`), whatever the tokenizer's normaliser or vocabulary would make of the rest. No BOS is
 added: the chat template writes the one it wants.
 """
 
@@ -18,7 +18,7 @@ from typing import Protocol
 from tokenizers import AddedToken, Tokenizer, decoders
 
 from agentlightning.errors import TemplateError
-from agentlightning.templates.escaping import ESCAPE, MARK, QUOTE, Guard, unescape
+from agentlightning.templates.escaping import ESCAPE, MARK, QUOTE, Escaper, unescape
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BEFORE = MARK + MARK
@@ -40,14 +40,20 @@ class Codec:
     piece is likely to follow."""
 
     def __init__(
-        self, core: Tokenizer, control: Mapping[str, int], guard: Guard, *, separator: str | None, unknown: str | None
+        self,
+        core: Tokenizer,
+        control: Mapping[str, int],
+        escaper: Escaper,
+        *,
+        separator: str | None,
+        unknown: str | None,
     ) -> None:
         if core.truncation or core.padding:  # pyright: ignore[reportUnknownMemberType]
             core = Tokenizer.from_str(core.to_str())
             core.no_truncation()
             core.no_padding()
         self._core = core
-        self._guard = guard
+        self._escaper = escaper
         self._control = control
         self._separator = separator if separator in control else next(iter(control), None)
         # A tokenizer's unknown token is special and comes from ordinary text, so it proves nothing.
@@ -81,13 +87,15 @@ class Codec:
             if text and ESCAPE not in text:
                 text = _sound(text)
                 # Behind a control token, as in the whole prompt: it may add a space or take one away.
-                before = "" if start or self._separator is None or self._guard.pattern.match(text) else self._separator
+                before = (
+                    "" if start or self._separator is None or self._escaper.pattern.match(text) else self._separator
+                )
                 whole.append((i, before, text))
         encoded = self._core.encode_batch_fast([before + text for _, before, text in whole], add_special_tokens=False)
         found: dict[int, array[int]] = {}
         for (i, before, text), encoding in zip(whole, encoded, strict=True):
             ids = encoding.ids[1:] if before else encoding.ids
-            written = sum([token != self._unknown for token in self._guard.pattern.findall(text)])
+            written = sum([token != self._unknown for token in self._escaper.pattern.findall(text)])
             if written == sum([token in self._counted for token in ids]):
                 found[i] = array("i", ids)
         return [found[i] if i in found else self._guarded(text, start) for i, (text, start) in enumerate(texts)]
@@ -102,7 +110,7 @@ class Codec:
         ids = array("i")
         position = 0
         before: str | None = None
-        for found in [*self._guard.pattern.finditer(text), None]:
+        for found in [*self._escaper.pattern.finditer(text), None]:
             piece = text[position : found.start() if found else len(text)]
             if before is not None and self._added[before].rstrip:
                 piece = piece.lstrip()

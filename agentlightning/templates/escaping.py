@@ -1,4 +1,4 @@
-"""Guard: keeps what people and tools wrote from being read as the template's own control tokens.
+"""Keeps what people and tools wrote from being read as the template's own control tokens.
 
 Pure string work. A control token's text inside a message gets a private character after its first character, which
 `Codec.encode` takes out again once the control tokens are found. Private characters of the message's own are quoted, so
@@ -32,11 +32,11 @@ def marker(kind: str, number: int) -> str:
 
 
 def unescape(text: str) -> str:
-    """The text that was given to ``Guard.escape``."""
+    """The text that was given to ``Escaper.escape``."""
     return _ESCAPED.sub(lambda found: _MEANT[found[1]], text) if ESCAPE in text else text
 
 
-class Guard:
+class Escaper:
     """Knows the control tokens of one tokenizer. ``pattern`` finds those in a text that are not escaped, the longest
     first."""
 

@@ -1,6 +1,6 @@
 """Formats: the ways to write tool calls, by name, and which of them a template or a tokenizer belongs to. Pure.
 
-How each is read is told where its reader is: `tagged`, `running`, `harmony`.
+How each is read is told where its reader is: `tagged_calls`, `untagged_calls`, `harmony`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentlightning.templates import harmony, tagged
+from agentlightning.templates import harmony
+from agentlightning.templates import tagged_calls as tagged
 from agentlightning.templates.arguments import bare, to_gemma
 from agentlightning.templates.base import FormatChoice
-from agentlightning.templates.running import LlamaScanner, MistralScanner
-from agentlightning.templates.scan import Scanner
+from agentlightning.templates.call_scanner import Scanner
+from agentlightning.templates.untagged_calls import LlamaScanner, MistralScanner
 from agentlightning.types import Json, Tool, ToolCall
 
 Write = Callable[[str, str], str]

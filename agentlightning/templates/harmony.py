@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from agentlightning.templates.base import ParsedDelta
-from agentlightning.templates.scan import make_call, overlap, read_object
+from agentlightning.templates.call_scanner import make_call, overlap, read_object
 from agentlightning.types import ToolCall
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"

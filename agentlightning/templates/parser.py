@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from agentlightning.templates.base import ParsedDelta, shown
+from agentlightning.templates.call_scanner import Scanner, overlap
 from agentlightning.templates.codec import Codec
-from agentlightning.templates.scan import Scanner, overlap
 from agentlightning.types import FinishReason, ToolCall
 
 THINK = "<think>"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from agentlightning.errors import TemplateError
-from agentlightning.templates.escaping import Guard, marker
+from agentlightning.templates.escaping import Escaper, marker
 from agentlightning.templates.formats import FORMATS, read_whole
 from agentlightning.templates.parser import Tags
 from agentlightning.types import Json, Tool
@@ -156,7 +156,8 @@ def _assistant(text: str = _REPLY, **more: Json) -> Json:
 
 
 def short_id(call_id: str) -> str:
-    """Nine letters and digits for any id. Of an id that ends in a model's own (`scan.new_call_id`), that one."""
+    """Nine letters and digits for any id. Of an id that ends in a model's own (`call_scanner.new_call_id`), that
+    one."""
     kept = "".join([character for character in call_id if character.isascii() and character.isalnum()])
     return kept[-9:].rjust(9, "0")
 
@@ -181,9 +182,9 @@ def called(style: CallStyle, calls: Sequence[tuple[str, str, Json]], **more: Jso
 class _Asked:
     """The template, asked. A refusal is the empty text."""
 
-    def __init__(self, render: Render, guard: Guard) -> None:
+    def __init__(self, render: Render, escaper: Escaper) -> None:
         self._render = render
-        self.guard = guard
+        self.escaper = escaper
 
     def text(self, messages: Sequence[Json], tools: Sequence[Json] | None = None, generate: bool = True) -> str:
         try:
@@ -202,7 +203,7 @@ class _Asked:
         return True
 
 
-def probe(render: Render, guard: Guard, *, reasoning: bool, tags: Tags | None, ends: Collection[str]) -> Probe:
+def probe(render: Render, escaper: Escaper, *, reasoning: bool, tags: Tags | None, ends: Collection[str]) -> Probe:
     """Asks the template. ``render`` is called about seventy times. ``ends``: the tokenizer's own control tokens that
     end a turn.
 
@@ -211,7 +212,7 @@ def probe(render: Render, guard: Guard, *, reasoning: bool, tags: Tags | None, e
     prompt = render([_user()], None, True)
     if _USER not in prompt:
         raise TemplateError("it leaves out the user's message")
-    asked = _Asked(render, guard)
+    asked = _Asked(render, escaper)
     shows = asked.shows
     fields: tuple[dict[str, Json], ...] = (dict.fromkeys(REASONING_FIELDS, _REASON), {}) if reasoning else ({},)
     end_of_turn = _end_of_turn(asked)
@@ -330,7 +331,7 @@ def _longest_first(heads: Collection[str]) -> tuple[str, ...]:
 
 def _end_of_turn(asked: _Asked) -> str:
     _, shown, rest = asked.text([_user(), _assistant()], None, False).partition(_REPLY)
-    found = asked.guard.pattern.match(rest.lstrip()) if shown else None
+    found = asked.escaper.pattern.match(rest.lstrip()) if shown else None
     return found[0] if found else ""
 
 
@@ -373,20 +374,20 @@ def _how_called(asked: _Asked) -> tuple[str | None, CallStyle | None]:
                 style = CallStyle(content, as_text, short_ids)
                 before = asked.text([_user()], [_TOOL])
                 text = asked.text([_user(), _with(style), _result_of(style)], [_TOOL], False)
-                if name := _call_format(text, before, asked.guard):
+                if name := _call_format(text, before, asked.escaper):
                     return name, style
     return None, None
 
 
-def _call_format(text: str, before: str, guard: Guard) -> str | None:
+def _call_format(text: str, before: str, escaper: Escaper) -> str | None:
     """The format that finds the call in what the template made of it, and nothing else; of several, the one that would
     write it most alike."""
     _, shown, turn = text.partition(_USER)
     if not shown or _VALUE not in turn:
         return None
     at = turn.rindex(_VALUE)
-    start = max((found.end() for found in guard.pattern.finditer(turn, 0, at)), default=0)
-    after = guard.pattern.search(turn, at)
+    start = max((found.end() for found in escaper.pattern.finditer(turn, 0, at)), default=0)
+    after = escaper.pattern.search(turn, at)
     bare = turn[start : after.start() if after else len(turn)]
     behind = text[len(_shared_start([text, before])) :]
     best: tuple[int, str] | None = None
@@ -419,7 +420,7 @@ def _measured(asked: _Asked, style: CallStyle, ends: Collection[str]) -> CallSty
         return None
     both = followed if alone is None else _shared_start([alone, followed])
     tail, end = both[: _between_tokens(asked, followed, len(both))], ""
-    for found in asked.guard.pattern.finditer(tail):
+    for found in asked.escaper.pattern.finditer(tail):
         if found[0] in ends:
             tail, end = tail[: found.start()], found[0]
             break
@@ -436,7 +437,9 @@ def _behind(text: str) -> str | None:
 
 def _between_tokens(asked: _Asked, text: str, at: int) -> int:
     """``at``, or the start of the control token that it lies within."""
-    return next((found.start() for found in asked.guard.pattern.finditer(text) if found.start() < at < found.end()), at)
+    return next(
+        (found.start() for found in asked.escaper.pattern.finditer(text) if found.start() < at < found.end()), at
+    )
 
 
 def _same_as_text(asked: _Asked, style: CallStyle) -> bool:

@@ -345,17 +345,17 @@ class Talk:
         ]
 
     def ask(self, history: list[Json], samples: int = 1) -> tuple[Placement, Json]:
-        """Plans, samples and records a call. Returns the plan and a reply as the client holds it."""
+        """Plans, samples and records a call. Returns the placement and a reply as the client holds it."""
         template, request = template_of(self.family), self.request(history)
-        plan = self.tree.plan(request.messages, request.tools, "main", template)
+        placement = self.tree.place(request.messages, request.tools, "main", template)
         drawn: list[tuple[Sample, Message]] = []
         texts = [self.says() for _ in range(samples)]
         for said in texts:
             ids = array("i", [*template.encode(said, start=False), template.stop_token_ids[0]])
             sample = Sample((Segment(ids, array("f", [-0.1] * len(ids)), 1),), FinishReason.STOP)
             drawn.append((sample, template.read(ids, request.tools, FinishReason.STOP).message))
-        _, leaves = self.tree.grow(plan, drawn, self.calls)
-        self.tree.publish(plan, leaves)
+        _, leaves = self.tree.grow(placement, drawn, self.calls)
+        self.tree.publish(placement, leaves)
         self.calls += 1
         self.raw |= {id(leaf): said for leaf, said in zip(leaves, texts, strict=True)}
         message = self.rng.choice(drawn)[1]
@@ -365,7 +365,7 @@ class Talk:
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
                 for call in message.tool_calls
             ]
-        return plan, reply
+        return placement, reply
 
     def play(self, turns: int, damages: list[str]) -> list[Turn]:
         """A conversation in which each request but the first may be damaged."""
@@ -378,11 +378,15 @@ class Talk:
             self.both = name != "a tool less"
             replies: list[Json] = []
             for again in (False, True) if name == "asked again" else (False,):
-                plan, reply = self.ask(sent, 3 if name == "best of three" else 1)
+                placement, reply = self.ask(sent, 3 if name == "best of three" else 1)
                 replies.append(reply)
                 played.append(
                     Turn(
-                        name, plan.branch, len(plan.parent.path()) if plan.parent else 0, self.judge(plan, sent), again
+                        name,
+                        placement.branch,
+                        len(placement.parent.path()) if placement.parent else 0,
+                        self.judge(placement, sent),
+                        again,
                     )
                 )
             reply = self.rng.choice(replies)
@@ -396,9 +400,9 @@ class Talk:
         return played
 
     # ----------------------------------------------------------------- the judge
-    def judge(self, plan: Placement, sent: list[Json]) -> str | None:
+    def judge(self, placement: Placement, sent: list[Json]) -> str | None:
         """Why the prompt is not what the client sent, None where it is."""
-        leaf: Leaf | None = plan.parent
+        leaf: Leaf | None = placement.parent
         path = leaf.path() if leaf else []
         kept = [message for step in path for message in (*step.given, step.message)]
         sent = _results_as_called(_whole_turns(json.loads(json.dumps(sent)), kept))
@@ -423,7 +427,7 @@ class Talk:
             standing[step.position] = {"role": "assistant", "content": self.raw[id(step)]}
         if leaf is None:
             return None
-        told = _squeezed(template_of(self.family).decode(plan.prompt_ids))
+        told = _squeezed(template_of(self.family).decode(placement.prompt_ids))
         wanted = _squeezed(self._whole(standing))
         return None if told == wanted else f"the prompt reads\n{told}\nand the client's history\n{wanted}"
 

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from agentlightning.engines.base import Sample
 from agentlightning.errors import EngineError
-from agentlightning.gateway.prompts import Prefix, Prefixes, PromptError
+from agentlightning.gateway.text_prompts import Prefix, Prefixes, PromptError
 from agentlightning.gateway.tree import Leaf, Placement, TraceTree
 from agentlightning.templates import Template, load_template
 from agentlightning.types import CallStatus, FinishReason, Message, Segment
@@ -345,10 +345,12 @@ class Speaker:
         canonical: bool = True,
         recorded: bool = True,
     ) -> Placement:
-        plan = self.tree.plan_prompt(prompt if isinstance(prompt, str) else array("i", prompt), policy, self.template)
+        placement = self.tree.place_prompt(
+            prompt if isinstance(prompt, str) else array("i", prompt), policy, self.template
+        )
         if not recorded:
-            self.tree.withdraw(plan)
-            return plan
+            self.tree.withdraw(placement)
+            return placement
         sampled = array(
             "i", [i for piece in ([text] if canonical else text) for i in self.template.encode(piece, start=False)]
         )
@@ -357,10 +359,10 @@ class Speaker:
         self.sampled = sampled
         message = Message("assistant", self.template.sampled_turn(sampled).text)
         sample = Sample((Segment(sampled, array("f", [-0.1] * len(sampled)), 1),), FinishReason.STOP)
-        _, leaves = self.tree.grow(plan, [(sample, message)], self.calls)
+        _, leaves = self.tree.grow(placement, [(sample, message)], self.calls)
         self.calls += 1
-        self.tree.publish(plan, leaves)
-        return plan
+        self.tree.publish(placement, leaves)
+        return placement
 
 
 PIECES = st.text(st.sampled_from("ab \n<|é漢"), max_size=4) | st.sampled_from(
@@ -394,21 +396,21 @@ def test_a_splice_is_never_wrong_and_never_missed(real: Template, data: st.DataO
             "canonical": data.draw(st.booleans()),
             "recorded": data.draw(st.integers(0, 4)) > 0,
         }
-        plan = speaker.say(prompt, said, **options)
-        path = plan.prompt_ids.tolist()
+        placement = speaker.say(prompt, said, **options)
+        path = placement.prompt_ids.tolist()
         if isinstance(prompt, str):
             begun = [(len(text), whole) for text, whole in texts if prompt.startswith(text)]
-            ends = _ends(plan.parent)
+            ends = _ends(placement.parent)
             assert template.decode([token for i, token in enumerate(path) if i not in ends]) == prompt
         else:
             begun = [(len(whole), whole) for whole in paths if prompt[: len(whole)] == whole]
             assert path == prompt
         longest = max((length for length, _ in begun), default=0)
-        assert (plan.parent is not None) == bool(begun)
-        assert not begun or plan.parent.node.path_ids().tolist() in [
+        assert (placement.parent is not None) == bool(begun)
+        assert not begun or placement.parent.node.path_ids().tolist() in [
             whole for length, whole in begun if length == longest
         ]
-        assert not begun or path[: plan.parent.node.length] == plan.parent.node.path_ids().tolist()
+        assert not begun or path[: placement.parent.node.length] == placement.parent.node.path_ids().tolist()
         if options["recorded"]:
             paths.append(path + speaker.sampled.tolist())
             shown = template.sampled_turn(speaker.sampled).text
@@ -480,7 +482,7 @@ def test_a_prompt_without_tokens_is_refused_in_words() -> None:
             return array("i")
 
     with pytest.raises(PromptError, match="no tokens"):
-        TraceTree().plan_prompt("q", "main", Silent())
+        TraceTree().place_prompt("q", "main", Silent())
 
 
 def test_a_template_that_changes_texts_is_told_apart() -> None:
@@ -489,7 +491,7 @@ def test_a_template_that_changes_texts_is_told_apart() -> None:
             return super().render([Message("user", message.content.upper()) for message in messages], tools, sampled)
 
     with pytest.raises(PromptError, match="token ids"):
-        TraceTree().plan_prompt("q", "main", Loud())
+        TraceTree().place_prompt("q", "main", Loud())
 
 
 def test_the_stream_holds_back_what_a_stop_string_may_cut(real: Template) -> None:

@@ -74,9 +74,9 @@ def test_the_reason_of_a_branch_is_a_label_and_changes_no_token(
         ask = Talk.ask
 
         def kept(self: Talk, history: list[Any], samples: int = 1) -> Any:
-            plan, reply = ask(self, history, samples)
-            told.append(plan.prompt_ids.tolist())
-            return plan, reply
+            placement, reply = ask(self, history, samples)
+            told.append(placement.prompt_ids.tolist())
+            return placement, reply
 
         with monkeypatch.context() as patch:
             patch.setattr(Talk, "ask", kept)

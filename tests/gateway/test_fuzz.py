@@ -28,8 +28,8 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 from agentlightning.errors import TemplateError
-from agentlightning.gateway.bodies import parse as _parse
 from agentlightning.gateway.kept_replies import KeptReplies
+from agentlightning.gateway.request_bodies import parse as _parse
 from agentlightning.gateway.tree import TraceTree
 from agentlightning.gateway.wires import WIRES, find_wire, read_request
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Look, Reply, Wire, WireRequest
@@ -118,8 +118,8 @@ SAID = Message(
 def prompt_of(request: WireRequest, template: Template) -> list[int]:
     """The tokens that the request would be sampled from. Raises TemplateError."""
     if request.prompt is not None:
-        return TraceTree().plan_prompt(request.prompt, "main", template).prompt_ids.tolist()
-    return TraceTree().plan(request.messages, request.tools, "main", template).prompt_ids.tolist()
+        return TraceTree().place_prompt(request.prompt, "main", template).prompt_ids.tolist()
+    return TraceTree().place(request.messages, request.tools, "main", template).prompt_ids.tolist()
 
 
 def answer(wire: Wire, request: WireRequest) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentlightning.gateway import server
-from agentlightning.gateway.bodies import MAX_NESTING, parse
+from agentlightning.gateway.request_bodies import MAX_NESTING, parse
 from agentlightning.gateway.wires.base import CallError
 from agentlightning.settings.fields import SamplingConfig
 from tests.gateway.conftest import Build, House, Visit, until

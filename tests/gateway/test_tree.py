@@ -32,29 +32,29 @@ class Talk:
         self.tree = TraceTree()
         self.template = template or GlassTemplate()
         self.nodes: list[Node] = []
-        self.plan: Placement
+        self.placement: Placement
         self.calls = 0
 
     def ask(self, messages: list[Message], *says: str, tools: tuple[Tool, ...] = (), policy: str = "main") -> Message:
-        self.plan = self.tree.plan(messages, tools, policy, self.template)
+        self.placement = self.tree.place(messages, tools, policy, self.template)
         samples = []
         for text in says or ("ok",):
             ids = array("i", [*self.template.encode(text, start=False), 2])
             sample = Sample((Segment(ids, array("f", [-0.1] * len(ids)), 1),), FinishReason.STOP)
             samples.append((sample, self.template.read(ids, tools, FinishReason.STOP).message))
-        nodes, leaves = self.tree.grow(self.plan, samples, self.calls)
+        nodes, leaves = self.tree.grow(self.placement, samples, self.calls)
         self.calls += 1
         self.nodes += nodes
-        self.tree.publish(self.plan, leaves)
+        self.tree.publish(self.placement, leaves)
         self.sampled = [list(sample.segments[0].token_ids) for sample, _ in samples]
         return samples[0][1]
 
     @property
     def branch(self) -> str:
-        return self.plan.branch
+        return self.placement.branch
 
     def text(self) -> str:
-        return self.template.decode(self.plan.prompt_ids)
+        return self.template.decode(self.placement.prompt_ids)
 
 
 def user(text: str) -> Message:
@@ -70,10 +70,10 @@ def test_turn_two_begins_with_turn_ones_prompt_and_sampled_ids() -> None:
     history = [Message("system", "Be brief."), user("hi")]
     reply = talk.ask(history, "hello")
     assert talk.branch == "root"
-    before = [*talk.plan.prompt_ids, *talk.sampled[0]]
+    before = [*talk.placement.prompt_ids, *talk.sampled[0]]
     talk.ask([*history, reply, user("more")], "sure")
     assert talk.branch == "continued"
-    assert talk.plan.prompt_ids.tolist()[: len(before)] == before
+    assert talk.placement.prompt_ids.tolist()[: len(before)] == before
     assert talk.text().endswith("hello<|im_end|>\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n")
 
 
@@ -88,7 +88,7 @@ def test_only_what_is_new_is_tokenised_and_stored() -> None:
         history += [reply, user(f"question {turn}")]
     talk.ask(history, "end")
     stored = sum(len(node.token_ids) for node in talk.nodes)
-    distinct = len(talk.plan.prompt_ids) + len(talk.sampled[0])
+    distinct = len(talk.placement.prompt_ids) + len(talk.sampled[0])
     assert stored == distinct
     assert [node.parent for node in talk.nodes] == [None, *range(len(talk.nodes) - 1)]
 
@@ -117,12 +117,12 @@ def test_what_a_client_does_to_a_turn_does_not_change_its_tokens(damage: str, sh
     reply = talk.ask(
         history, "<think>so</think> I compute.\n" + calls('{ "z":1.0, "expression":"17 * 23 é" }'), tools=TOOLS
     )
-    before = [*talk.plan.prompt_ids, *talk.sampled[0]]
+    before = [*talk.placement.prompt_ids, *talk.sampled[0]]
     copy = DAMAGE[damage](reply)
     result = Message("tool", "391", tool_call_id=copy.tool_calls[0].id)
     talk.ask([user("What is 17 * 23?"), copy, result], "It is 391.", tools=TOOLS)
     assert talk.branch == "continued"
-    assert talk.plan.prompt_ids.tolist()[: len(before)] == before
+    assert talk.placement.prompt_ids.tolist()[: len(before)] == before
     assert talk.text().endswith("391<|im_end|>\n<|im_start|>assistant\n")
     if shows_ids:
         assert f"[{reply.tool_calls[0].id}]391" in talk.text(), "a new tool result answers the recorded call's id"
@@ -144,7 +144,7 @@ def test_an_edited_turn_is_a_branch_and_never_a_splice(edit) -> None:
     edited = edit(reply)
     talk.ask([user("q"), edited, user("go on")], tools=TOOLS)
     assert talk.branch == "edited"
-    assert talk.plan.parent is None
+    assert talk.placement.parent is None
     assert edited.content in talk.text()
     for call in edited.tool_calls:
         assert call.arguments in talk.text()
@@ -175,13 +175,13 @@ def test_a_turn_that_comes_back_in_parts_is_still_the_turn(split) -> None:
             history, "<think>so</think>I do." + calls('{ "z":1 }') + calls(f'{{"z": {turn}}}'), tools=TOOLS
         )
         assert talk.branch == ("continued" if turn else "root")
-        before = [*talk.plan.prompt_ids, *talk.sampled[0]]
+        before = [*talk.placement.prompt_ids, *talk.sampled[0]]
         history += split(reply)
         shown = {message.tool_call_id for message in history}
         history += [Message("tool", "1", tool_call_id=call.id) for call in reply.tool_calls if call.id not in shown]
     talk.ask(history, tools=TOOLS)
     assert talk.branch == "continued"
-    assert talk.plan.prompt_ids.tolist()[: len(before)] == before
+    assert talk.placement.prompt_ids.tolist()[: len(before)] == before
 
 
 @pytest.mark.parametrize("says", [["10"], ["1", "0", "10"]], ids=["ten was sampled", "all three were"])
@@ -196,7 +196,7 @@ def test_two_speakers_are_never_read_as_one(says: list[str], names: tuple[str | 
             user("who won?"),
         ]
     )
-    assert talk.plan.parent is None or talk.plan.parent.message.content == "1"
+    assert talk.placement.parent is None or talk.placement.parent.message.content == "1"
     assert "10" not in talk.text()
 
 
@@ -210,10 +210,10 @@ def test_results_of_parallel_calls_come_back_in_any_order(first: int) -> None:
     done = talk.ask([user("q"), reply, *order], "done", tools=TOOLS)
     assert talk.branch == "continued"
     assert talk.text().index("result 0") < talk.text().index("result 1")
-    before = [*talk.plan.prompt_ids, *talk.sampled[0]]
+    before = [*talk.placement.prompt_ids, *talk.sampled[0]]
     talk.ask([user("q"), reply, *order[::-1], done, user("r")], tools=TOOLS)
     assert talk.branch == "continued"
-    assert talk.plan.prompt_ids.tolist()[: len(before)] == before
+    assert talk.placement.prompt_ids.tolist()[: len(before)] == before
     swapped = [
         replace(results[0], tool_call_id=results[1].tool_call_id),
         replace(results[1], tool_call_id=results[0].tool_call_id),
@@ -241,8 +241,8 @@ def test_ids_that_a_client_renames_do_not_matter_to_a_template_that_shows_them(a
             tools=TOOLS,
         )
         assert talk.branch == ("continued" if turn else "root")
-        assert talk.plan.prompt_ids.tolist()[: len(before)] == before
-        before = [*talk.plan.prompt_ids, *talk.sampled[0]]
+        assert talk.placement.prompt_ids.tolist()[: len(before)] == before
+        before = [*talk.placement.prompt_ids, *talk.sampled[0]]
         history += [reply, *(Message("tool", "1", tool_call_id=call.id) for call in reply.tool_calls)]
         history += [] if reply.tool_calls else [user("more")]
 
@@ -282,7 +282,7 @@ def test_calls_that_an_agent_made_one_by_one_are_no_parallel_turn() -> None:
         ]
     talk.ask([user("q"), *rounds], tools=TOOLS)
     assert talk.branch == "edited"
-    assert talk.plan.parent is None
+    assert talk.placement.parent is None
 
 
 def test_the_sample_that_a_client_names_is_the_one_that_goes_on() -> None:
@@ -292,8 +292,8 @@ def test_the_sample_that_a_client_names_is_the_one_that_goes_on() -> None:
         reply = talk.ask([user("q")], "same")
         leaves.append(talk.tree._samples[hash((hash((0, equality_key(user("q")))), equality_key(reply)))][-1])
     for leaf in (leaves[0], leaves[1], leaves[0]):
-        plan = talk.tree.plan([user("q"), reply, user("r")], (), "main", talk.template, leaf)
-        assert plan.parent is leaf
+        placement = talk.tree.place([user("q"), reply, user("r")], (), "main", talk.template, leaf)
+        assert placement.parent is leaf
 
 
 def test_a_long_turn_that_comes_back_behind_another_question_is_an_edit() -> None:
@@ -331,18 +331,18 @@ def test_reasoning_that_is_edited_twice_branches_twice() -> None:
 
 def test_a_stop_string_that_the_client_puts_back_is_what_was_sampled() -> None:
     talk = Talk()
-    plan = talk.tree.plan([user("q")], (), "main", talk.template)
+    placement = talk.tree.place([user("q")], (), "main", talk.template)
     ids = talk.template.encode("x = 1\n</code>", start=False)
     sample = Sample((Segment(ids, array("f", [-0.1] * len(ids)), 1),), FinishReason.STOP, "</code>")
     cut = talk.template.read(ids, (), FinishReason.STOP, "</code>").message
     assert cut.content == "x = 1\n"
-    _, leaves = talk.tree.grow(plan, [(sample, cut)], 0)
-    talk.tree.publish(plan, leaves)
+    _, leaves = talk.tree.grow(placement, [(sample, cut)], 0)
+    talk.tree.publish(placement, leaves)
     whole = replace(cut, content=cut.content + "</code>")
-    said = [*plan.prompt_ids, *ids]
+    said = [*placement.prompt_ids, *ids]
     reply = talk.ask([user("q"), whole, user("go")])
     assert talk.branch == "continued"
-    assert talk.plan.prompt_ids.tolist()[: len(said)] == said
+    assert talk.placement.prompt_ids.tolist()[: len(said)] == said
     for back, branch in ((whole, "continued"), (cut, "forked")):
         talk.ask([user("q"), back, user("go"), reply, user("on")])
         assert talk.branch == branch, "either way of writing it is the same turn from then on"
@@ -357,10 +357,10 @@ def test_tools_whose_schemas_are_written_in_another_order_are_the_same_tools() -
     talk = Talk()
     tools = listed(a={"default": 1, "type": "integer"}, b={})
     reply = talk.ask([user("q")], "r", tools=tools)
-    before = [*talk.plan.prompt_ids, *talk.sampled[0]]
+    before = [*talk.placement.prompt_ids, *talk.sampled[0]]
     reply = talk.ask([user("q"), reply, user("s")], "t", tools=listed(b={}, a={"type": "integer", "default": 1}))
     assert talk.branch == "continued"
-    assert talk.plan.prompt_ids.tolist()[: len(before)] == before
+    assert talk.placement.prompt_ids.tolist()[: len(before)] == before
     history = [user("q"), Message("assistant", "r"), user("s"), reply, user("u")]
     talk.ask(history, tools=listed(a={"default": True, "type": "integer"}, b={}))
     assert talk.branch == "tools_changed"
@@ -396,14 +396,14 @@ def test_parts_that_make_no_recorded_turn_stay_as_they_are() -> None:
     ):
         sent = [user("q"), *parts, user("r")]
         talk.ask(sent, tools=TOOLS)
-        assert talk.branch in ("edited", "forked") and talk.plan.parent is None
+        assert talk.branch in ("edited", "forked") and talk.placement.parent is None
         assert talk.text().count("<|im_start|>assistant") == 3
     one, two = Message("assistant", "one"), Message("assistant", "two")
     first = talk.ask([user("p")], "one")
     talk.ask([user("p"), first], "two")
     talk.ask([user("p"), one, two, user("r")])
     assert talk.branch == "continued", "two turns in a row are two turns"
-    assert talk.plan.parent is not None and talk.plan.parent.position == 2
+    assert talk.placement.parent is not None and talk.placement.parent.position == 2
 
 
 def test_arguments_that_are_no_json_match_only_as_they_are() -> None:
@@ -512,7 +512,7 @@ def test_a_history_that_lost_its_earlier_turns_is_compacted(shorten) -> None:
     short = [*shorten(four_turns(talk)), user("and now?")]
     reply = talk.ask(short, "now", tools=TOOLS)
     assert talk.branch == "compacted"
-    assert (talk.plan.parent is not None) == (short[1].content == "question 0"), (
+    assert (talk.placement.parent is not None) == (short[1].content == "question 0"), (
         "the part of the path before the gap is kept"
     )
     assert readable(talk.text(), talk.template) == readable(
@@ -571,8 +571,8 @@ def test_samples_with_equal_texts_are_told_apart_by_their_ids() -> None:
     assert equality_key(one) == equality_key(two)
     for reply, leaf in ((one, 1), (two, 2), (one, 1)):
         talk.ask([user("q"), reply, Message("tool", "r", tool_call_id=reply.tool_calls[0].id)], "done", tools=TOOLS)
-        assert talk.plan.parent is not None
-        assert talk.plan.parent.node.id == leaf
+        assert talk.placement.parent is not None
+        assert talk.placement.parent.node.id == leaf
 
 
 def test_a_template_that_drops_earlier_reasoning_makes_a_branch_with_that_reason() -> None:
@@ -590,8 +590,8 @@ def test_what_came_before_the_dropped_reasoning_is_kept() -> None:
         history += [talk.ask(history, say), user("more")]
     talk.ask(history)
     assert talk.branch == "template"
-    assert talk.plan.parent is not None
-    assert talk.plan.parent.position == 1
+    assert talk.placement.parent is not None
+    assert talk.placement.parent.position == 1
     assert "hm" not in talk.text()
 
 
@@ -605,12 +605,12 @@ def test_a_template_that_rewrites_its_beginning_is_never_spliced() -> None:
 
 def test_a_sample_cut_by_length_gets_its_end_of_turn_from_the_glue() -> None:
     talk = Talk()
-    plan = talk.tree.plan([user("q")], (), "main", talk.template)
+    placement = talk.tree.place([user("q")], (), "main", talk.template)
     ids = talk.template.encode("cut off in the mid", start=False)
     sample = Sample((Segment(ids, array("f", [0.0] * len(ids)), 1),), FinishReason.LENGTH)
     message = talk.template.read(ids, (), FinishReason.LENGTH).message
-    _, leaves = talk.tree.grow(plan, [(sample, message)], 0)
-    talk.tree.publish(plan, leaves)
+    _, leaves = talk.tree.grow(placement, [(sample, message)], 0)
+    talk.tree.publish(placement, leaves)
     talk.ask([user("q"), message, user("go on")])
     assert talk.branch == "continued"
     assert "in the mid<|im_end|>\n<|im_start|>user\ngo on" in talk.text()
@@ -618,13 +618,13 @@ def test_a_sample_cut_by_length_gets_its_end_of_turn_from_the_glue() -> None:
 
 def test_a_sample_that_spans_versions_is_a_chain_of_nodes() -> None:
     talk = Talk()
-    plan = talk.tree.plan([user("q")], (), "main", talk.template)
+    placement = talk.tree.place([user("q")], (), "main", talk.template)
     ids = array("i", [*talk.template.encode("abcdef", start=False), 2])
     parts = (Segment(ids[:3], array("f", [-1.0] * 3), 4), Segment(ids[3:], array("f", [-2.0] * 4), 5))
     message = talk.template.read(ids, (), FinishReason.STOP).message
-    nodes, leaves = talk.tree.grow(plan, [(Sample(parts, FinishReason.STOP), message)], 0)
+    nodes, leaves = talk.tree.grow(placement, [(Sample(parts, FinishReason.STOP), message)], 0)
     assert [(node.parent, node.version) for node in nodes] == [(None, None), (0, 4), (1, 5)]
-    talk.tree.publish(plan, leaves)
+    talk.tree.publish(placement, leaves)
     talk.ask([user("q"), message, user("r")])
     assert talk.branch == "continued"
     assert "abcdef<|im_end|>" in talk.text()
@@ -632,16 +632,16 @@ def test_a_sample_that_spans_versions_is_a_chain_of_nodes() -> None:
 
 def test_a_withdrawn_plan_leaves_no_trace() -> None:
     talk = Talk()
-    talk.tree.withdraw(talk.tree.plan([user("q")], (), "main", talk.template))
+    talk.tree.withdraw(talk.tree.place([user("q")], (), "main", talk.template))
     talk.ask([user("q")])
     assert talk.branch == "root"
     assert [node.id for node in talk.nodes] == [0, 1]
-    both = [talk.tree.plan([user("p")], (), "main", talk.template) for _ in range(2)]
+    both = [talk.tree.place([user("p")], (), "main", talk.template) for _ in range(2)]
     talk.tree.withdraw(both[0])
     talk.ask([user("p")])
     assert talk.branch == "forked", "the other one still holds the prompt"
     reply = talk.ask([user("r")])
-    talk.tree.withdraw(talk.tree.plan([user("r"), reply, user("s")], (), "main", talk.template))
+    talk.tree.withdraw(talk.tree.place([user("r"), reply, user("s")], (), "main", talk.template))
     talk.ask([user("r"), reply, user("t")])
     assert talk.branch == "continued"
 
@@ -650,7 +650,7 @@ def test_policies_do_not_continue_each_other() -> None:
     talk = Talk()
     reply = talk.ask([user("q")], "a", policy="main")
     talk.ask([user("q"), reply, user("r")], "b", policy="other")
-    assert talk.plan.parent is None
+    assert talk.placement.parent is None
 
 
 def test_a_template_that_renders_nothing_is_refused() -> None:
@@ -659,7 +659,7 @@ def test_a_template_that_renders_nothing_is_refused() -> None:
             return replace(super().render(messages, tools, sampled), texts=("",))
 
     with pytest.raises(TemplateError, match="nothing"):
-        TraceTree().plan([user("q")], (), "main", Empty())
+        TraceTree().place([user("q")], (), "main", Empty())
 
 
 @pytest.mark.parametrize(

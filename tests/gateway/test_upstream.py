@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from agentlightning.agent.resources import LLM, NamedResources
 from agentlightning.errors import ConfigError, StoreError
 from agentlightning.gateway.connections import Listener
+from agentlightning.gateway.external.replies import EventGate, Redactor, usage_of
 from agentlightning.gateway.external.upstream import Upstream, with_model
-from agentlightning.gateway.replies import EventGate, Redactor, usage_of
 from agentlightning.settings.fields import GatewayConfig
 from agentlightning.types import Call, CallStatus
 from tests.gateway.conftest import Build, House, Visit, until
@@ -280,8 +280,8 @@ async def test_an_attempts_key_is_needed_for_external_calls_too(house: House, ot
 def test_a_key_is_blotted_out_wherever_the_bytes_are_cut(key: str, pieces: list[str], at: int) -> None:
     cut = len(key) // 2
     pieces[at:at] = [key[:cut], key[cut:]]
-    blotter = Redactor((key,))
-    out = b"".join(blotter.feed(piece.encode()) for piece in pieces) + blotter.end()
+    redactor = Redactor((key,))
+    out = b"".join(redactor.feed(piece.encode()) for piece in pieces) + redactor.end()
     assert key.encode() not in out and key.replace("/", "\\/").encode() not in out
     if "/" not in key:
         assert out == "".join(pieces).replace(key, "***").encode()
@@ -309,18 +309,18 @@ def test_a_placeholder_for_a_key_is_no_secret() -> None:
     ],
 )
 def test_an_endpoint_is_blotted_out_by_host_path_and_query(endpoint: str, said: str, left: str) -> None:
-    blotter = Redactor(Upstream.of("judge", LLM(endpoint=endpoint, model="m")).secrets)
-    assert (blotter.feed(said.encode()) + blotter.end()).decode() == blotter.blot(said) == left
+    redactor = Redactor(Upstream.of("judge", LLM(endpoint=endpoint, model="m")).secrets)
+    assert (redactor.feed(said.encode()) + redactor.end()).decode() == redactor.redact(said) == left
 
 
 @given(st.lists(st.text("ab/", min_size=1, max_size=6), max_size=4), st.text("ab/", max_size=30), st.data())
-def test_where_the_bytes_are_cut_changes_nothing_of_what_is_blotted(
+def test_where_the_bytes_are_cut_changes_nothing_of_what_is_redacted(
     secrets: list[str], text: str, data: st.DataObject
 ) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
-    blotter = Redactor(secrets)
-    pieces = [blotter.feed(text[a:b].encode()) for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    assert (b"".join(pieces) + blotter.end()).decode() == blotter.blot(text)
+    redactor = Redactor(secrets)
+    pieces = [redactor.feed(text[a:b].encode()) for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert (b"".join(pieces) + redactor.end()).decode() == redactor.redact(text)
 
 
 # --------------------------------------------------------------------------- what goes wrong

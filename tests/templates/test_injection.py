@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from agentlightning.templates import load_template
 from agentlightning.templates.base import SampledTurn
 from agentlightning.templates.chat import ChatTemplate
-from agentlightning.templates.escaping import ESCAPE, MARK, MARKER, QUOTE, Guard, unescape
+from agentlightning.templates.escaping import ESCAPE, MARK, MARKER, QUOTE, Escaper, unescape
 from agentlightning.types import Message, Tool, ToolCall
 from tests.templates.conversations import PRIVATE, nasty_text
 from tests.templates.fixtures import (
@@ -135,7 +135,7 @@ def test_any_text_comes_back_exactly_with_no_more_control_tokens(template: ChatT
     assert all(f"x{said}x" in text for said in texts)
 
 
-# --------------------------------------------------------------------------- the guard alone
+# --------------------------------------------------------------------------- the escaper alone
 
 _TOKENS = ["ab", "bc", "<|x|>", "<|x|>y", "<s>", "aba"]
 _any_text = st.lists(st.one_of(st.sampled_from([*_TOKENS, *PRIVATE, "a", "b", "c", "<", "|", ESCAPE, MARK, QUOTE]),
@@ -145,9 +145,9 @@ st.text(max_size=3)), max_size=12).map("".join)  # fmt: skip
 @settings(max_examples=300, deadline=None)
 @given(text=_any_text)
 def test_an_escaped_text_holds_no_control_token_and_no_marker_and_is_recovered(text: str) -> None:
-    guard = Guard(_TOKENS)
-    escaped = guard.escape(text)
-    assert not guard.pattern.search(escaped)
+    escaper = Escaper(_TOKENS)
+    escaped = escaper.escape(text)
+    assert not escaper.pattern.search(escaped)
     assert not MARKER.search(escaped)
     assert MARK not in escaped
     assert unescape(escaped) == text
@@ -156,14 +156,14 @@ def test_an_escaped_text_holds_no_control_token_and_no_marker_and_is_recovered(t
 @settings(max_examples=200, deadline=None)
 @given(one=_any_text, two=_any_text)
 def test_escaping_tells_texts_apart(one: str, two: str) -> None:
-    guard = Guard(_TOKENS)
-    assert (guard.escape(one) == guard.escape(two)) == (one == two)
+    escaper = Escaper(_TOKENS)
+    assert (escaper.escape(one) == escaper.escape(two)) == (one == two)
 
 
 def test_json_is_escaped_in_keys_and_values() -> None:
-    guard = Guard(["<s>"])
+    escaper = Escaper(["<s>"])
     value = {"<s>": ["<s>", 1, None, True, 1.5, {"k": "<s>"}]}
-    escaped = guard.escape_json(value)
+    escaped = escaper.escape_json(value)
     assert "<s>" not in json.dumps(escaped)
     assert json.loads(unescape(json.dumps(escaped, ensure_ascii=False))) == value
 

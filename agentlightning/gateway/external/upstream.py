@@ -21,7 +21,15 @@ import aiohttp
 
 from agentlightning.agent.resources import LLM, SHORTEST_KEY, refuse_clash
 from agentlightning.gateway.calls import Answer, Forwarded
-from agentlightning.gateway.replies import THEIR_FAULT, EventGate, Redactor, fault_in, read_json, said_in, usage_of
+from agentlightning.gateway.external.replies import (
+    THEIR_FAULT,
+    EventGate,
+    Redactor,
+    fault_in,
+    read_json,
+    said_in,
+    usage_of,
+)
 from agentlightning.gateway.wires.base import CallError, Target, WireRequest
 from agentlightning.gateway.wires.fields import mapping, objects
 from agentlightning.records.usage import ExternalUsage
@@ -166,21 +174,21 @@ class Upstreams:
                 "key: set the endpoint to where it leads"
             )
             raise CallError(502, message, code="upstream_error", retry=False)
-        blotter, gate = Redactor(upstream.secrets), EventGate()
-        headers = _answer_headers(response.headers, blotter)
+        redactor, gate = Redactor(upstream.secrets), EventGate()
+        headers = _answer_headers(response.headers, redactor)
         streams = status < 300 and response.content_type == "text/event-stream"
         call.headers = headers
         try:
             async with asyncio.timeout(None) as deadline:
                 async for data in response.content.iter_any():
                     call.hear(data)
-                    _take(call, blotter.feed(data), gate if streams else None, upstream.name)
+                    _take(call, redactor.feed(data), gate if streams else None, upstream.name)
                     if gate.ended and deadline.when() is None:
                         deadline.reschedule(asyncio.get_running_loop().time() + AFTER_THE_END)
         except (aiohttp.ClientError, TimeoutError):
             if not gate.ended:
                 raise
-        _take(call, blotter.end(), gate if streams else None, upstream.name)
+        _take(call, redactor.end(), gate if streams else None, upstream.name)
         if not streams:
             body = bytes(call.came)
             return Answer(
@@ -248,9 +256,9 @@ def _headers(upstream: Upstream, sent: Outgoing) -> dict[str, str]:
     return {**sent.headers, **key, "Content-Type": "application/json", "Accept-Encoding": "identity"}
 
 
-def _answer_headers(headers: Mapping[str, str], blotter: Redactor) -> dict[str, str]:
-    found = {name: blotter.blot(value) for name in _RETURNED if (value := headers.get(name))}
-    return {"Content-Type": blotter.blot(headers.get("Content-Type", "application/json")), **found}
+def _answer_headers(headers: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
+    found = {name: redactor.redact(value) for name in _RETURNED if (value := headers.get(name))}
+    return {"Content-Type": redactor.redact(headers.get("Content-Type", "application/json")), **found}
 
 
 def _secret_key(key: str) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from typing import cast
 from agentlightning.gateway.wires.base import EarlierReplies, Target, Wire, WireRequest
 from agentlightning.gateway.wires.chat_completions import ChatCompletions
 from agentlightning.gateway.wires.completions import Completions
+from agentlightning.gateway.wires.extra_settings import with_extra_settings
 from agentlightning.gateway.wires.fields import Rounded, exactly
-from agentlightning.gateway.wires.foreign import with_foreign
 from agentlightning.gateway.wires.gemini import Gemini
 from agentlightning.gateway.wires.messages import Messages
 from agentlightning.gateway.wires.responses import Responses
@@ -54,7 +54,7 @@ def read_request(
         request = wire.request(target, parsed, earlier)
     except Rounded:
         request = wire.request(target, _with_history(parsed, cast("Mapping[str, Json]", exactly(body))), earlier)
-    return with_foreign(wire.name, request, parsed)
+    return with_extra_settings(wire.name, request, parsed)
 
 
 def _with_history(parsed: Mapping[str, Json], exact: Mapping[str, Json]) -> Mapping[str, Json]:

@@ -80,8 +80,8 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "moderation": (),
     "web_search_options": (),
 }
-"""Fields of the API that cannot be honoured (foreign.py has those of others), with the values (besides null) that ask
-for nothing."""
+"""Fields of the API that cannot be honoured (extra_settings.py has those of other servers), with the values (besides
+null) that ask for nothing."""
 
 _INSTEAD = {
     "functions": "use tools",

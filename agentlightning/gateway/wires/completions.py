@@ -59,8 +59,8 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "logit_bias": ({}, []),
     "prompt_logprobs": (False,),
 }
-"""Fields of the API that cannot be honoured (foreign.py has those of others), with the values (besides null) that ask
-for nothing."""
+"""Fields of the API that cannot be honoured (extra_settings.py has those of other servers), with the values (besides
+null) that ask for nothing."""
 
 _INSTEAD = {
     "suffix": "the model continues a text, it does not fill one in",

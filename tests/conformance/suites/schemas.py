@@ -15,7 +15,7 @@ from typing import Any
 from agentlightning.engines.grammar import Grammars, replay
 from agentlightning.errors import GrammarError
 from agentlightning.templates import load_template
-from agentlightning.templates.grammar import reply_grammar
+from agentlightning.templates.grammar.reply import reply_grammar
 from tests.tiny import MERGES, tiny_tokenizer
 
 DRAFTS = ("draft7", "draft2019-09", "draft2020-12")

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from agentlightning.errors import GrammarError
-from agentlightning.templates.endless import is_endless
-from agentlightning.templates.grammar import reply_grammar
+from agentlightning.templates.grammar.infinite_schemas import is_infinite
+from agentlightning.templates.grammar.reply import reply_grammar
 from agentlightning.types import Tool
 from tests.templates.fixtures import template_of
 
@@ -38,7 +38,7 @@ FINITE = [
 
 @pytest.mark.parametrize("schema", ENDLESS, ids=str)
 def test_a_schema_without_end_is_refused_by_name(schema) -> None:
-    assert is_endless(schema)
+    assert is_infinite(schema)
     template = template_of("hermes_tags")
     with pytest.raises(GrammarError, match="refers to itself"):
         reply_grammar(template, (), required=False, parallel=True, output=schema)
@@ -49,11 +49,11 @@ def test_a_schema_without_end_is_refused_by_name(schema) -> None:
 
 @pytest.mark.parametrize("schema", FINITE, ids=str)
 def test_a_schema_that_can_end_is_not(schema) -> None:
-    assert not is_endless(schema)
+    assert not is_infinite(schema)
 
 
 def test_a_long_chain_of_references_is_read_in_no_time() -> None:
     names = [f"d{i}" for i in range(5_000)]
     defs = {name: {"$ref": f"#/$defs/{after}"} for name, after in zip(names, [*names[1:], "last"], strict=True)}
-    assert not is_endless({"$ref": "#/$defs/d0", "$defs": {**defs, "last": {"type": "string"}}})
-    assert is_endless({"$ref": "#/$defs/d0", "$defs": {**defs, "last": {"$ref": "#/$defs/d17"}}})
+    assert not is_infinite({"$ref": "#/$defs/d0", "$defs": {**defs, "last": {"type": "string"}}})
+    assert is_infinite({"$ref": "#/$defs/d0", "$defs": {**defs, "last": {"$ref": "#/$defs/d17"}}})

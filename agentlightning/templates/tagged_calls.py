@@ -1,7 +1,7 @@
-"""Tagged: the readers of tool calls that stand between an opening and a closing tag. Pure.
+"""The readers of tool calls that stand between an opening and a closing tag. Pure.
 
-Each function reads the text between one pair of tags (`scan.BlockScanner` finds them) and gives None where it is
-malformed.
+Each function reads the text between one pair of tags (`call_scanner.BlockScanner` finds them) and gives None where it
+is malformed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from agentlightning.templates.arguments import as_json, from_gemma, join, types_of
-from agentlightning.templates.scan import (
+from agentlightning.templates.call_scanner import (
     WHITE,
     BlockScanner,
     all_calls,
@@ -24,7 +24,7 @@ from agentlightning.templates.scan import (
 from agentlightning.types import Tool, ToolCall
 
 if TYPE_CHECKING:
-    from agentlightning.templates.scan import Scanner
+    from agentlightning.templates.call_scanner import Scanner
 
 Reader = Callable[[str], "list[ToolCall] | None"]
 

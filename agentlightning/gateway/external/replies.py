@@ -14,7 +14,7 @@ import orjson
 from agentlightning.gateway.wires.fields import mapping
 from agentlightning.types import Json
 
-BLOT = b"***"
+REDACTED = b"***"
 
 THEIR_FAULT = frozenset({401, 403, 404, 408, 429})
 """Statuses below 500 that say nothing about what the agent asked: the key, the model's name, the load."""
@@ -183,7 +183,7 @@ class Redactor:
         at, cut = 0, len(data) - self._begun(data, 0)
         if self._in(data):
             while (found := self._pattern.search(data, at)) is not None and found.start() < cut:
-                out += [data[at : found.start()], BLOT]
+                out += [data[at : found.start()], REDACTED]
                 at = found.end()
                 cut = len(data) - self._begun(data, at)
         self._held = data[cut:]
@@ -191,13 +191,13 @@ class Redactor:
 
     def end(self) -> bytes:
         held, self._held = self._held, b""
-        return self._blotted(held)
+        return self._redacted(held)
 
-    def blot(self, text: str) -> str:
-        return self._blotted(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+    def redact(self, text: str) -> str:
+        return self._redacted(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
-    def _blotted(self, data: bytes) -> bytes:
-        return self._pattern.sub(BLOT, data) if self._in(data) else data
+    def _redacted(self, data: bytes) -> bytes:
+        return self._pattern.sub(REDACTED, data) if self._in(data) else data
 
     def _in(self, data: bytes) -> bool:
         """Finding a literal is far quicker than the pattern, and hardly any reply holds one."""

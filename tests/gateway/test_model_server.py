@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from agentlightning.gateway import serving
-from agentlightning.gateway.serving import ServingGateway
+from agentlightning.gateway.model_server import ModelServer
 from agentlightning.gateway.session import Served
 from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from tests.gateway.conftest import until
@@ -20,7 +20,7 @@ from tests.gateway.scripted import GlassTemplate, ScriptedEngine
 @pytest.fixture
 async def gateway():
     template = GlassTemplate()
-    made = ServingGateway(
+    made = ModelServer(
         Served("served", ScriptedEngine(template), template), GatewayConfig(drain=1), SamplingConfig(), "key"
     )
     await made.start()
@@ -28,7 +28,7 @@ async def gateway():
     await made.close()
 
 
-async def test_what_was_answered_is_forgotten(gateway: ServingGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_answered_is_forgotten(gateway: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "KEPT_REPLIES", 3)
     async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="key", max_retries=0) as client:
         replies = [await client.responses.create(model="m", input=f"question {i}") for i in range(8)]
@@ -48,7 +48,7 @@ async def test_what_was_answered_is_forgotten(gateway: ServingGateway, monkeypat
     assert not gateway._sessions and not gateway.ended._attempts and len(gateway._answering) == 1
 
 
-async def test_a_client_that_leaves_stops_its_sample(gateway: ServingGateway) -> None:
+async def test_a_client_that_leaves_stops_its_sample(gateway: ModelServer) -> None:
     engine = gateway._policies["served"].engine
     assert isinstance(engine, ScriptedEngine)
     engine.hold = asyncio.Event()
@@ -61,7 +61,7 @@ async def test_a_client_that_leaves_stops_its_sample(gateway: ServingGateway) ->
         await until(lambda: engine.cancelled == 1 and engine.running == 0)
 
 
-async def test_the_end_withdraws_what_is_still_sampled_and_answers_nothing_new(gateway: ServingGateway) -> None:
+async def test_the_end_withdraws_what_is_still_sampled_and_answers_nothing_new(gateway: ModelServer) -> None:
     engine = gateway._policies["served"].engine
     assert isinstance(engine, ScriptedEngine)
     engine.hold = asyncio.Event()
@@ -78,7 +78,7 @@ async def test_the_end_withdraws_what_is_still_sampled_and_answers_nothing_new(g
             await client.models.list()
 
 
-async def test_without_a_key_everybody_is_let_in_and_with_one_nobody_who_lacks_it(gateway: ServingGateway) -> None:
+async def test_without_a_key_everybody_is_let_in_and_with_one_nobody_who_lacks_it(gateway: ModelServer) -> None:
     for key, status in (("key", 200), ("kez", 401), ("", 401)):
         for name, value in (
             ("x-api-key", key),
@@ -89,7 +89,7 @@ async def test_without_a_key_everybody_is_let_in_and_with_one_nobody_who_lacks_i
             assert await _models(gateway.url, {name: value}) == status
     assert await _models(f"{gateway.url}/v1beta", {}, "?key=key") == 200
     template = GlassTemplate()
-    free = ServingGateway(
+    free = ModelServer(
         Served("served", ScriptedEngine(template), template), GatewayConfig(drain=1), SamplingConfig(), None
     )
     await free.start()

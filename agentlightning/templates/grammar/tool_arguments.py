@@ -1,4 +1,4 @@
-"""Values: the arguments of a tool as grammar rules, in the formats that do not write them as one JSON object.
+"""The arguments of a tool as grammar rules, in the formats that do not write them as one JSON object.
 
 Pure. A JSON schema is compiled by hand into a subset of what it allows: only what the format's reader (arguments.py)
 reads back as a value that the schema allows. Members that a schema does not name are not written. What cannot be

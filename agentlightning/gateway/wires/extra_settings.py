@@ -151,7 +151,7 @@ _NOT_HANDED = (
 )
 
 
-def with_foreign(wire: str, request: WireRequest, body: Mapping[str, Json]) -> WireRequest:
+def with_extra_settings(wire: str, request: WireRequest, body: Mapping[str, Json]) -> WireRequest:
     """The request with what ``body`` asks of it beside the wire's own fields. Raises CallError."""
     within = [(f"{name}.", settings(body, name)) for name in _WITHIN.get(wire, ()) if name in body]
     if all(_ALL.isdisjoint(fields) for fields in (body, *(fields for _, fields in within))):

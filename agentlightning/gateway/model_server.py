@@ -1,4 +1,4 @@
-"""Serving: the gateway for a model that is used and not trained. Clients send a key in a header, as to any API, and
+"""The gateway for a model that is used and not trained. Clients send a key in a header, as to any API, and
 nothing is recorded.
 
 Each request is an attempt of its own, which is forgotten with its reply: what is kept from one to the next is the
@@ -39,7 +39,7 @@ ID = "served"
 V = TypeVar("V")
 
 
-class Unrecorded:
+class NullStore:
     """What a session needs of a store, recording nothing. ``calls`` counts the replies that were written to their
     end."""
 
@@ -92,7 +92,7 @@ class RecentReplies(KeptReplies):
         return super().forget(call_id)
 
 
-class ServedSession(Session):
+class UnrecordedSession(Session):
     """One request. A client's own seed repeats its reply."""
 
     def _params(
@@ -103,14 +103,14 @@ class ServedSession(Session):
         return super()._params(call, request, policy, grammar)
 
 
-class ServingGateway(Gateway):
+class ModelServer(Gateway):
     """Answers on all wires below ``/`` and ``/v1``. ``key`` is what clients have to send, None lets everybody in.
     ``sampling`` are defaults: the client's own values win, but for its ``max_tokens``, which are at most those."""
 
     def __init__(self, policy: Served, config: GatewayConfig, sampling: SamplingConfig, key: str | None) -> None:
-        self.record = Unrecorded()
+        self.record = NullStore()
         config = config.model_copy(update={"orphan_grace": 0.0})
-        # Of a store a session needs what Unrecorded has.
+        # Of a store a session needs what NullStore has.
         super().__init__(cast("Store", self.record), {policy.name: policy}, config)
         self._sampling = sampling.model_copy(update={"owner": "agent"})
         self._key = key
@@ -136,7 +136,7 @@ class ServingGateway(Gateway):
         if self._draining:
             raise CallError(503, "the server is shutting down", code="shutting_down", retry=False)
         rollout = Rollout(ID, ID, None, Mode.VAL, 0, 0, secrets.randbits(62), 0)
-        session = ServedSession(
+        session = UnrecordedSession(
             self._shared,
             rollout,
             Attempt(ID, ID, 1, ID, Status.RUNNING, 0.0, 0.0),

@@ -17,11 +17,11 @@ from typing import cast
 from agentlightning.errors import GrammarError
 from agentlightning.templates import harmony
 from agentlightning.templates.base import Template
-from agentlightning.templates.endless import is_endless
 from agentlightning.templates.formats import FUNCTION_GEMMA_QUOTE, GEMMA_QUOTE
-from agentlightning.templates.grammar_values import Quoted, Tagged, arguments_rules, terminal, unanchored
-from agentlightning.templates.schemas import NAMED, VALUES, exact
-from agentlightning.templates.tagged import CALL, CALL_END, CALLS, CALLS_END, SEPARATOR
+from agentlightning.templates.grammar.infinite_schemas import is_infinite
+from agentlightning.templates.grammar.schemas import NAMED, VALUES, exact
+from agentlightning.templates.grammar.tool_arguments import Quoted, Tagged, arguments_rules, terminal, unanchored
+from agentlightning.templates.tagged_calls import CALL, CALL_END, CALLS, CALLS_END, SEPARATOR
 from agentlightning.types import Json, Tool
 
 
@@ -195,7 +195,7 @@ class _Writer:
         """All of a reply that calls nothing."""
         if not isinstance(wanted, Text):
             self._check(wanted)
-            if is_endless(wanted):
+            if is_infinite(wanted):
                 raise GrammarError(_ENDLESS)
             self.rules.append(f"output: %json {_dumped(exact(wanted))}")
         elif wanted.regex is not None:
@@ -336,7 +336,7 @@ def _arguments(tool: Tool) -> Mapping[str, Json]:
             f"tool {tool.name!r}: its parameters are of type {kinds!r}, and a call's arguments are an object"
         )
     whole: dict[str, Json] = {**schema, "type": "object"}
-    if is_endless(whole):
+    if is_infinite(whole):
         raise GrammarError(f"tool {tool.name!r}: {_ENDLESS}")
     return whole
 

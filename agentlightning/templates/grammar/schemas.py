@@ -1,4 +1,4 @@
-"""Schemas: a JSON schema as the compilers of grammars can keep to it exactly, or the reason why not.
+"""A JSON schema as the compilers of grammars can keep to it exactly, or the reason why not.
 
 Pure. Alternatives of ``oneOf`` that a member tells apart, as `discriminator` or constants say, exclude each other: they
 are written as ``anyOf``, so that each is an object of its own, which can be closed. References to anchors are refused,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from agentlightning.errors import ConfigError
-from agentlightning.gateway.agents import LEARNED, learned
+from agentlightning.gateway.agent_names import LEARNED, learned
 from agentlightning.settings.fields import AgentRule, GatewayConfig
 from agentlightning.text import clean_name
 from agentlightning.types import Tool

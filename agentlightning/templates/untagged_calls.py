@@ -1,12 +1,11 @@
-"""Running: the readers of tool calls that no closing tag ends, so that the JSON itself says where a call is over.
-Pure."""
+"""The readers of tool calls that no closing tag ends, so that the JSON itself says where a call is over. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from agentlightning.templates.scan import (
+from agentlightning.templates.call_scanner import (
     MOST_TAGS,
     WHITE,
     Content,

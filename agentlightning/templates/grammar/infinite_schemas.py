@@ -1,4 +1,4 @@
-"""Endless: whether a JSON schema refers to itself so that no value of it could ever be finished. Pure.
+"""Whether a JSON schema refers to itself so that no value of it could ever be finished. Pure.
 
 A grammar of such a schema has nothing to begin with, or no way to an end; the library that compiles it finds out in the
 middle of a sample.
@@ -15,7 +15,7 @@ _ROUNDS = 50
 """Rounds of the search. A chain of references that needs more is left to the library."""
 
 
-def is_endless(schema: Json) -> bool:
+def is_infinite(schema: Json) -> bool:
     """Whether every value of a schema would hold another value of it: ``{"$ref": "#"}``, or an object that requires a
     member like itself.
 

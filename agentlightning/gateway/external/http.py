@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from agentlightning.gateway.answers import EVENTS, begin, drop, identity_of, retry_count, send
 from agentlightning.gateway.calls import Answer, Forwarded
 from agentlightning.gateway.external.upstream import ROUTES, Outgoing, Upstream
+from agentlightning.gateway.http_responses import EVENTS, begin, drop, identity_of, retry_count, send
 from agentlightning.gateway.session import Session
 from agentlightning.gateway.wires.base import CallError, Wire
 from agentlightning.gateway.wires.unserved import Unserved

@@ -1,4 +1,4 @@
-"""Scan: what the readers of tool-call formats have in common. Pure.
+"""What the readers of tool-call formats have in common. Pure.
 
 A scanner takes a reply apart while it grows. Its result depends on the whole text alone, never on how it was cut into
 pieces; what is no well-formed call is text, and counted.

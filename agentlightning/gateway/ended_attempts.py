@@ -1,5 +1,5 @@
-"""Late: attempts that have ended, and the requests that still come with their keys. Each is refused, counted, and
-recorded with its attempt.
+"""Attempts that have ended, and the requests that still come with their keys. Each is refused, counted, and recorded
+with its attempt.
 
 An agent that returns while threads, tasks or processes of its own still call the model loses those calls: nothing is
 sampled for them.
@@ -22,7 +22,7 @@ from agentlightning.types import Call, CallStatus
 logger = logging.getLogger("agentlightning.gateway")
 
 REMEMBERED = 10_000
-"""Ended attempts whose keys still answer 410 rather than 401."""
+"""EndedAttempts attempts whose keys still answer 410 rather than 401."""
 
 RECORDED = 100
 """Late calls of one attempt that are recorded; the others are counted alone."""
@@ -35,7 +35,7 @@ class _Attempt:
 
 
 @dataclass(slots=True)
-class Ended:
+class EndedAttempts:
     """The attempts that have ended, by the digest of their keys. ``calls`` and ``rewards`` count what came late, of all
     of them together."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from agentlightning.errors import TemplateError
-from agentlightning.gateway.encoding import AT_ONCE, Encoder
+from agentlightning.gateway.encoder import AT_ONCE, Encoder
 from agentlightning.gateway.tree import TraceTree
 from agentlightning.types import Message
 from tests.gateway.conftest import Build, until
@@ -109,11 +109,11 @@ async def test_equal_prompts_that_are_tokenised_at_once_share_their_node(build: 
 
 def test_a_prompt_that_was_withdrawn_meanwhile_is_planned_anew() -> None:
     tree, template = TraceTree(), GlassTemplate()
-    first = tree.plan([Message("user", "q")], (), "main", template)
+    first = tree.place([Message("user", "q")], (), "main", template)
     found = tree.find([Message("user", "p")], (), "main", template)
-    twin = tree.plan([Message("user", "p")], (), "main", template)
+    twin = tree.place([Message("user", "p")], (), "main", template)
     tree.withdraw(twin)
     tree.withdraw(first)
-    plan = tree.place(found, template.encode(found.text, start=True))
-    assert plan.prompt_ids == twin.prompt_ids
-    assert plan.branch == "root"
+    placement = tree.place_continuation(found, template.encode(found.text, start=True))
+    assert placement.prompt_ids == twin.prompt_ids
+    assert placement.branch == "root"

@@ -13,7 +13,7 @@ from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.served import Served
 from agentlightning.gateway.wires import find_wire, read_request
 from agentlightning.gateway.wires.base import CallError, OutputFormat, Target, WireRequest
-from agentlightning.gateway.wires.foreign import _OWN, MAX_KWARGS, REFUSED
+from agentlightning.gateway.wires.extra_settings import _OWN, MAX_KWARGS, REFUSED
 from agentlightning.gateway.wires.unserved import Unserved
 from agentlightning.templates import load_template
 from tests.gateway.conftest import Build
