@@ -7,7 +7,7 @@ import anthropic
 import openai
 import pytest
 
-from agentlightning.gateway import late
+from agentlightning.gateway import ended_attempts
 from agentlightning.types import CallStatus
 from tests.gateway.conftest import House
 
@@ -45,7 +45,7 @@ async def test_a_late_reward_is_no_late_call(house: House) -> None:
 
 
 async def test_a_thread_that_never_stops_fills_no_record(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late, "RECORDED", 3)
+    monkeypatch.setattr(ended_attempts, "RECORDED", 3)
     visit = await house.open()
     usage = await visit.end()
     for _ in range(6):

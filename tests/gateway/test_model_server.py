@@ -9,7 +9,7 @@ import aiohttp
 import openai
 import pytest
 
-from agentlightning.gateway import serving
+from agentlightning.gateway import model_server
 from agentlightning.gateway.model_server import ModelServer
 from agentlightning.gateway.session import Served
 from agentlightning.settings.fields import GatewayConfig, SamplingConfig
@@ -29,7 +29,7 @@ async def gateway():
 
 
 async def test_what_was_answered_is_forgotten(gateway: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "KEPT_REPLIES", 3)
+    monkeypatch.setattr(model_server, "KEPT_REPLIES", 3)
     async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="key", max_retries=0) as client:
         replies = [await client.responses.create(model="m", input=f"question {i}") for i in range(8)]
         for i in range(8):
@@ -44,7 +44,12 @@ async def test_what_was_answered_is_forgotten(gateway: ModelServer, monkeypatch:
         return not gateway._live
 
     await until(forgotten)
-    assert len(gateway._past._kept) == len(gateway._past._order) == len(gateway._past.conversations) == 3
+    assert (
+        len(gateway._kept_replies._kept)
+        == len(gateway._kept_replies._order)
+        == len(gateway._kept_replies.conversations)
+        == 3
+    )
     assert not gateway._sessions and not gateway.ended._attempts and len(gateway._answering) == 1
 
 
