@@ -28,14 +28,14 @@ class KeptReplies:
         self._kept: dict[str, _Kept] = {}
 
     def keep(self, request: WireRequest, reply: Reply, leaf: Leaf) -> None:
-        self._kept[reply.id] = _Kept(replace(request, messages=request.messages[: request.preface]), reply, leaf)
-        conversation = self.conversations.get(request.conversation or "")
+        self._kept[reply.id] = _Kept(replace(request, messages=request.messages[: request.links.preface]), reply, leaf)
+        conversation = self.conversations.get(request.links.conversation or "")
         if conversation is None:
             return
-        if self._length(conversation) == request.carried:
+        if self._length(conversation) == request.links.from_conversation:
             conversation.last, conversation.added = reply.id, ()
         else:  # it grew while this call was sampled: what the call adds comes after that
-            conversation.added += self.history(reply.id)[request.carried :]
+            conversation.added += self.history(reply.id)[request.links.from_conversation :]
 
     def call(self, call_id: str) -> tuple[WireRequest, Reply] | None:
         kept = self._kept.get(call_id)
@@ -51,7 +51,7 @@ class KeptReplies:
         messages: list[Message] = []
         for leaf in kept.leaf.path():
             messages += [*leaf.given, leaf.message]
-        return tuple(messages[kept.request.preface :])
+        return tuple(messages[kept.request.links.preface :])
 
     def forget(self, call_id: str) -> bool:
         if call_id not in self._kept:
@@ -65,5 +65,5 @@ class KeptReplies:
 
     def _length(self, conversation: Conversation) -> int:
         kept = self._kept.get(conversation.last or "")
-        said = kept.leaf.position + 1 - kept.request.preface if kept is not None else 0
+        said = kept.leaf.position + 1 - kept.request.links.preface if kept is not None else 0
         return said + len(conversation.added)

@@ -98,7 +98,7 @@ class UnrecordedSession(Session):
     def _params(
         self, call: OpenCall, request: WireRequest, policy: Served, grammar: str | None
     ) -> list[SamplingParams]:
-        if request.seed is not None:
+        if request.sampling.seed is not None:
             self.rollout = replace(self.rollout, seed=0)
         return super()._params(call, request, policy, grammar)
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, cast
 
 from agentlightning.errors import StoreError
@@ -80,11 +80,7 @@ class OpenCalls:
         ):
             self.forget(self._delivered.popleft())
         equal = self._by_request.get(identity.place, ())
-        call = (
-            named(equal, identity)
-            if identity.key
-            else repeated(equal, retry, lambda: self._unanswered.take(identity, retry))
-        )
+        call = named(equal, identity) if identity.key else repeated(equal, identity, retry, self._unanswered)
         if call is not None:
             call.readers += 1
             call.retry = max(call.retry, retry)
@@ -227,18 +223,20 @@ def named(calls: Sequence[OpenCall], identity: Identity) -> OpenCall | None:
     return call
 
 
-def repeated(calls: Sequence[OpenCall], retry: int, unanswered: Callable[[], bool]) -> OpenCall | None:
+def repeated(
+    calls: Sequence[OpenCall], identity: Identity, retry: int, unanswered: UnansweredRetries
+) -> OpenCall | None:
     """Which of the calls that asked the same a new request repeats, if any.
 
     One whose connection closed early is claimed by any equal request. One that says it is a retry may be that of a call
-    without a reply: ``unanswered`` says so and counts it, and it is sampled. Else it may also get a reply that was
+    without a reply: ``unanswered`` says so and forgets it, and it is sampled. Else it may also get a reply that was
     written but did not arrive, or one whose connection has not been seen to close; one that answered this retry count
     already is somebody else's.
     """
     orphans = [call for call in calls if call.orphaned and call.claimable]
     if orphans:
         return orphans[0]
-    if retry <= 0 or unanswered():
+    if retry <= 0 or unanswered.take(identity, retry):
         return None
     others = [call for call in calls if call.retry < retry and call.claimable]
     return max(others, key=lambda call: (call.delivered_at is None, call.started), default=None)

@@ -18,7 +18,7 @@ from agentlightning.types import Json, SamplingParams, Tool
 
 def used_sampling(
     sampling: SamplingConfig | EvaluationConfig,
-    asked: WireRequest,
+    request: WireRequest,
     stop_token_ids: tuple[int, ...],
     seed: int,
     grammar: str | None = None,
@@ -26,6 +26,7 @@ def used_sampling(
     """The parameters of one sample. ``max_tokens`` is a ceiling the agent may stay under; stop strings are always the
     agent's."""
     agent_decides = isinstance(sampling, SamplingConfig) and sampling.owner == "agent"
+    asked = request.sampling
     return SamplingParams(
         temperature=asked.temperature if agent_decides and asked.temperature is not None else sampling.temperature,
         top_p=asked.top_p if agent_decides and asked.top_p is not None else sampling.top_p,
@@ -38,21 +39,22 @@ def used_sampling(
     )
 
 
-async def constraint(asked: WireRequest, template: Template, engine: Engine) -> str | None:
+async def constraint(request: WireRequest, template: Template, engine: Engine) -> str | None:
     """The grammar that a request puts on its samples, checked by the engine; None where they are free. Raises CallError
     that names the setting."""
-    required = asked.tool_choice == "required"
-    strict = [i for i, tool in enumerate(asked.tools) if tool.strict and asked.tool_choice != "none"]
-    if required or (asked.tools and asked.tool_choice == "auto" and asked.tool_names is not None):
+    use = request.tool_use
+    required = use.choice == "required"
+    strict = [i for i, tool in enumerate(request.tools) if tool.strict and use.choice != "none"]
+    if required or (request.tools and use.choice == "auto" and use.names is not None):
         calls = (
-            asked.called.choice,
-            asked.asked.get("tool_choice") or asked.asked.get("function_calling_config") or asked.tool_choice,
+            use.setting_names.choice,
+            request.asked.get("tool_choice") or request.asked.get("function_calling_config") or use.choice,
         )
-    elif asked.tools and asked.tool_choice == "auto" and not asked.parallel_tool_calls:
-        calls = asked.called.parallel
+    elif request.tools and use.choice == "auto" and not use.parallel:
+        calls = use.setting_names.parallel
     else:
         calls = None
-    output = None if asked.output is None or required else (asked.output.where, asked.output.value)
+    output = None if request.output is None or required else (request.output.where, request.output.value)
     what = calls or output
     if not isinstance(engine, ConstrainedEngine):
         if what is not None:
@@ -63,23 +65,21 @@ async def constraint(asked: WireRequest, template: Template, engine: Engine) -> 
     if what is None:
         if not strict:
             return None
-        what = asked.called.strict.format(strict[0]), True
-    allowed = None if asked.tool_names is None else frozenset(asked.tool_names)
-    tools = tuple(tool for tool in asked.tools if allowed is None or tool.name in allowed)
-    if asked.tool_choice == "none":
+        what = use.setting_names.strict.format(strict[0]), True
+    allowed = None if use.names is None else frozenset(use.names)
+    tools = tuple(tool for tool in request.tools if allowed is None or tool.name in allowed)
+    if use.choice == "none":
         tools = ()
     # A client that names one function expects one call of it.
-    parallel = asked.parallel_tool_calls and not (
-        required and asked.tool_names is not None and len(asked.tool_names) == 1
-    )
+    parallel = use.parallel and not (required and use.names is not None and len(use.names) == 1)
     try:
-        wanted = None if asked.output is None or required else _wanted(asked.output)
+        wanted = None if request.output is None or required else _wanted(request.output)
     except GrammarError as error:
         raise unsupported(*(output or what), str(error)) from error
-    reasoning = reasoning_of(template) if asked.prompt is None else None
+    reasoning = reasoning_of(template) if request.prompt is None else None
 
     async def checked(tools: tuple[Tool, ...], wanted: Mapping[str, Json] | Text | None) -> str:
-        bare = asked.prompt is not None
+        bare = request.prompt is not None
         grammar = reply_grammar(
             template, tools, required=required, parallel=parallel, output=wanted, reasoning=reasoning, bare=bare
         )
@@ -94,7 +94,7 @@ async def constraint(asked: WireRequest, template: Template, engine: Engine) -> 
                 await checked((tool,), None)
             except GrammarError as found:
                 if calls is None and tool.strict:
-                    what = asked.called.strict.format(asked.tools.index(tool)), True
+                    what = use.setting_names.strict.format(request.tools.index(tool)), True
                 why = str(found) if repr(tool.name) in str(found) else f"the parameters of tool {tool.name!r}: {found}"
                 raise unsupported(*what, why) from error
         raise unsupported(*(output or what), str(error)) from error
@@ -110,14 +110,15 @@ def _wanted(output: OutputFormat) -> Mapping[str, Json] | Text:
     return ANY_OBJECT if output.schema is None else output.schema
 
 
-def unkept(asked: WireRequest, engine: Engine) -> str | None:
+def unconstrained_tools(request: WireRequest, engine: Engine) -> str | None:
     """The strict tools whose calls the engine cannot keep to their schemas; None where there are none."""
-    strict = [tool.name for tool in asked.tools if tool.strict and asked.tool_choice != "none"]
+    strict = [tool.name for tool in request.tools if tool.strict and request.tool_use.choice != "none"]
     return ", ".join(strict) if strict and not isinstance(engine, ConstrainedEngine) else None
 
 
-def overruled(asked: WireRequest, used: SamplingParams) -> str | None:
+def overruled(request: WireRequest, used: SamplingParams) -> str | None:
     """What the agent asked for and does not get, as ``temperature=0.0 (used: 1.0)``; None where it gets all."""
+    asked = request.sampling
     pairs = (
         ("temperature", asked.temperature, used.temperature),
         ("top_p", asked.top_p, used.top_p),

@@ -397,7 +397,7 @@ class Gateway:
             await session.refuse(wire, error, model=asked.model, agent=agent)
             raise
         try:
-            if asked.stream:
+            if asked.options.stream:
                 return await self._stream(request, session, call, wire.stream(asked, call.id, int(call.received_at)))
             return await self._whole(request, session, call, partial(wire.reply, asked))
         finally:

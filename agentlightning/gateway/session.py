@@ -25,7 +25,7 @@ from agentlightning.gateway.external.forwarding import Forwarding
 from agentlightning.gateway.external.upstream import Upstreams
 from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.open_calls import OpenCalls
-from agentlightning.gateway.sampling import constraint, overruled, sample_seed, unkept, used_sampling
+from agentlightning.gateway.sampling import constraint, overruled, sample_seed, unconstrained_tools, used_sampling
 from agentlightning.gateway.served import Notices, PoliciesByName, Served
 from agentlightning.gateway.text_prompts import PromptError
 from agentlightning.gateway.tree import Placement, TraceTree
@@ -201,7 +201,7 @@ class Session:
         if request.prompt is not None:
             return self.tree.place_prompt(request.prompt, policy.name, policy.template)
         return self.tree.place(
-            request.messages, request.tools, policy.name, policy.template, self.kept_replies.leaf(request.after)
+            request.messages, request.tools, policy.name, policy.template, self.kept_replies.leaf(request.links.after)
         )
 
     async def _placed(self, request: WireRequest, policy: Served) -> Placement:
@@ -209,7 +209,7 @@ class Session:
         if request.prompt is not None:
             return self._place(request, policy)
         continuation = self.tree.find(
-            request.messages, request.tools, policy.name, policy.template, self.kept_replies.leaf(request.after)
+            request.messages, request.tools, policy.name, policy.template, self.kept_replies.leaf(request.links.after)
         )
         if continuation.known:
             return self.tree.place_continuation(continuation, array("i"))
@@ -221,7 +221,10 @@ class Session:
         self, call: OpenCall, request: WireRequest, policy: Served, grammar: str | None
     ) -> list[SamplingParams]:
         """One set per sample: they differ in the seed."""
-        seeds = [sample_seed(self.rollout.seed, self._tries, call.place, i, request.seed) for i in range(request.n)]
+        seeds = [
+            sample_seed(self.rollout.seed, self._tries, call.place, i, request.sampling.seed)
+            for i in range(request.options.n)
+        ]
         first = used_sampling(self._sampling, request, policy.template.stop_token_ids, seeds[0], grammar)
         if asked := overruled(request, first):
             mode = self.rollout.mode.value
@@ -231,7 +234,7 @@ class Session:
             self._shared.notices.once(
                 ("sampling", mode), f"the agent asks for {asked} in {mode}: the run's own settings hold{advice}"
             )
-        if names := unkept(request, policy.engine):
+        if names := unconstrained_tools(request, policy.engine):
             engine = type(policy.engine).__name__
             self._shared.notices.once(
                 ("strict", engine),
@@ -264,9 +267,9 @@ class Session:
         params: SamplingParams,
         index: int,
     ) -> tuple[Sample, array[int], Parsed]:
-        tools = request.tools if request.tool_choice != "none" else ()
+        tools = request.tools if request.tool_use.choice != "none" else ()
         plain, streamed = request.prompt is not None, None
-        if request.stream:
+        if request.options.stream:
             streamed = _StreamedSample(call, index, policy.template.stream(tools, params.stop, plain=plain))
         asked = SampleRequest(f"{call.id}.{index}", placement.prompt_ids, params, policy.name, self.usage.engine)
         with self.usage.engine.waited_for():
@@ -335,16 +338,16 @@ class Session:
                 sample.finish,
                 ids,
                 _logprobs(sample),
-                _texts(policy.template, ids) if request.logprobs else (),
+                _texts(policy.template, ids) if request.options.logprobs else (),
                 sample.stop_string,
                 parsed.thought_tokens,
             )
             for sample, ids, parsed in samples
         ]
-        prompt_ids = placement.prompt_ids if request.token_ids else None
+        prompt_ids = placement.prompt_ids if request.options.token_ids else None
         tokens = len(placement.prompt_ids), sampled, reused
         reply = Reply(call.id, int(call.received_at), choices, *tokens, prompt_ids, params, int(time.time()))
-        if request.store:
+        if request.links.store:
             self.kept_replies.keep(request, reply, leaves[0])
         return reply
 

@@ -442,7 +442,7 @@ def test_any_body_is_a_request_or_a_refusal(body: dict[str, Any]) -> None:
         json.loads(CHAT.error(error))
     else:
         assert request.messages
-        assert 1 <= request.n <= 128
+        assert 1 <= request.options.n <= 128
         assert all(isinstance(message.content, str) for message in request.messages)
         json.dumps(request.asked)
 

@@ -93,7 +93,7 @@ def test_many_names_among_many_tools_are_looked_up_at_once(path: str) -> None:
         }
     with cheap():
         request = asked(path, body)
-    assert request.tool_names is not None and len(request.tool_names) == count
+    assert request.tool_use.names is not None and len(request.tool_use.names) == count
 
 
 def test_a_prompt_of_edges_is_looked_through_once() -> None:

@@ -125,14 +125,22 @@ def prompt_of(request: WireRequest, template: Template) -> list[int]:
 def answer(wire: Wire, request: WireRequest) -> None:
     """What the wire makes of a reply to the request: JSON, and a stream."""
     ids, logprobs = array("i", [5, 6]), array("f", [-0.5, -0.25])
-    choices = [Choice(SAID, FinishReason.STOP, ids, logprobs, ("a", "\ufffd") if request.logprobs else ())] * request.n
+    choices = [
+        Choice(SAID, FinishReason.STOP, ids, logprobs, ("a", "\ufffd") if request.options.logprobs else ())
+    ] * request.options.n
     reply = Reply(
-        wire.id_prefix + "0" * 24, 0, choices, 3, 2 * request.n, 1, array("i", [1, 2, 3]) if request.token_ids else None
+        wire.id_prefix + "0" * 24,
+        0,
+        choices,
+        3,
+        2 * request.options.n,
+        1,
+        array("i", [1, 2, 3]) if request.options.token_ids else None,
     )
     REPLIES.get(wire.name, lambda body: body)(json.loads(wire.reply(request, reply)))
     events = wire.stream(request, reply.id, 0)
     data = [events.heartbeat, events.begin(Begun(3, SamplingParams()))]
-    for index in range(request.n):
+    for index in range(request.options.n):
         data.append(events.delta(index, ParsedDelta(SAID.content, SAID.reasoning or "", SAID.tool_calls)))
     data.append(events.end(reply))
     b"".join(data).decode()
@@ -161,7 +169,7 @@ def test_any_body_is_a_request_or_a_refusal(wire: Wire, data: st.DataObject) -> 
         check_error(wire, json.loads(wire.error(error)))
         return
     assert request.messages or request.prompt is not None
-    assert 1 <= request.n <= 128
+    assert 1 <= request.options.n <= 128
     assert len(json.dumps(request.asked)) < len(body) + 1000
     assert not request.asked.keys() & {"messages", "contents", "input", "prompt", "tools"}
     try:

@@ -565,7 +565,7 @@ def test_both_spellings_and_all_loose_forms_are_one_request() -> None:
         Message("tool", '{"output":1}', (), "c", "f"),
     )  # fmt: skip
     assert camel.tools == (Tool("f", "d", {"type": "object", "properties": {"x_y": {"type": "integer"}}}),)
-    assert (camel.tool_choice, camel.tool_names, camel.output, camel.n) == (
+    assert (camel.tool_use.choice, camel.tool_use.names, camel.output, camel.options.n) == (
         "required",
         ("f",),
         OutputFormat({"type": "string"}),
@@ -577,10 +577,11 @@ def test_both_spellings_and_all_loose_forms_are_one_request() -> None:
     )
     validated = {"contents": "q", "tools": [{"functionDeclarations": [{"name": "f"}, {"name": "g"}]}],
     "toolConfig": {"functionCallingConfig": {"mode": "VALIDATED"}}}  # fmt: skip
-    assert (request_of(validated).tool_choice, request_of(validated).tool_names) == ("auto", ("f", "g"))
+    assert (request_of(validated).tool_use.choice, request_of(validated).tool_use.names) == ("auto", ("f", "g"))
     for mode, choice in (("AUTO", "auto"), ("NONE", "none"), ("ANY", "required"), (None, "auto")):
         assert (
-            request_of({"contents": "q", "toolConfig": {"functionCallingConfig": {"mode": mode}}}).tool_choice == choice
+            request_of({"contents": "q", "toolConfig": {"functionCallingConfig": {"mode": mode}}}).tool_use.choice
+            == choice
         )
 
 

@@ -607,12 +607,12 @@ def test_choices_and_formats_are_handed_on() -> None:
     def read(**fields: Any) -> Any:
         return read_request({"messages": [Q], "tools": [CALCULATOR], **fields}, KeptReplies(), counted=True)
 
-    assert (read().tool_choice, read().parallel_tool_calls) == ("auto", True)
-    assert read(tool_choice={"type": "any", "disable_parallel_tool_use": True}).tool_choice == "required"
-    assert read(tool_choice={"type": "any", "disable_parallel_tool_use": True}).parallel_tool_calls is False
-    assert read(tool_choice={"type": "none"}).tool_choice == "none"
+    assert (read().tool_use.choice, read().tool_use.parallel) == ("auto", True)
+    assert read(tool_choice={"type": "any", "disable_parallel_tool_use": True}).tool_use.choice == "required"
+    assert read(tool_choice={"type": "any", "disable_parallel_tool_use": True}).tool_use.parallel is False
+    assert read(tool_choice={"type": "none"}).tool_use.choice == "none"
     named = read(tool_choice={"type": "tool", "name": "calculator"})
-    assert (named.tool_choice, named.tool_names) == ("required", ("calculator",))
+    assert (named.tool_use.choice, named.tool_use.names) == ("required", ("calculator",))
     schema = {"type": "object"}
     assert read(output_format={"type": "json_schema", "schema": schema}).output.schema == schema
     assert (

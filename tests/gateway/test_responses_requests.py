@@ -138,15 +138,23 @@ async def test_tool_choice_and_format_reach_the_request(house: House) -> None:
 
     for said in ("auto", "none", "required", None):
         request = asked(tool_choice=said)
-        assert (request.tool_choice, request.tool_names) == (said or "auto", None)
+        assert (request.tool_use.choice, request.tool_use.names) == (said or "auto", None)
         assert echoed(request)["tool_choice"] == (said or "auto")
     named = {"type": "function", "name": "calc"}
     request = asked(tool_choice=named)
-    assert (request.tool_choice, request.tool_names, echoed(request)["tool_choice"]) == ("required", ("calc",), named)
+    assert (request.tool_use.choice, request.tool_use.names, echoed(request)["tool_choice"]) == (
+        "required",
+        ("calc",),
+        named,
+    )
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}, named]}
     request = asked(tool_choice=allowed, parallel_tool_calls=False)
-    assert (request.tool_choice, request.tool_names, echoed(request)["tool_choice"]) == ("auto", ("f", "calc"), allowed)
-    assert (request.parallel_tool_calls, echoed(request)["parallel_tool_calls"]) == (False, False)
+    assert (request.tool_use.choice, request.tool_use.names, echoed(request)["tool_choice"]) == (
+        "auto",
+        ("f", "calc"),
+        allowed,
+    )
+    assert (request.tool_use.parallel, echoed(request)["parallel_tool_calls"]) == (False, False)
     schema = {"type": "object", "properties": {}}
     request = asked(
         text={"format": {"type": "json_schema", "name": "out", "schema": schema, "strict": True}, "verbosity": "low"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 from agentlightning.templates.base import ParsedDelta
@@ -78,7 +79,7 @@ class OutputFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class SettingNames:
     """What an API calls the settings that keep a sample to a grammar, so that a refusal names the caller's own: the
     tool choice, the field and value that allow one call at most, and the field (with the tool's place for ``{}``) that
     makes a tool strict."""
@@ -89,49 +90,84 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class WireRequest:
-    """One model call as the agent asked for it. None means that the agent did not say.
+class ToolUse:
+    """How the model may use its tools. ``choice`` `none`: the tools stay in the prompt, and what looks like a call
+    stays text. ``names`` are those that may be called, None: all of them; a named function is `required` with that one
+    name. ``parallel``: several calls may come in one reply. ``setting_names`` are what the API calls all that."""
 
-    The last ``loaded`` of the tools came to the conversation as it went on. ``tool_choice`` `none`: the tools stay in
-    the prompt, and what looks like a call stays text. ``tool_names`` are those that may be called, None: all of them; a
-    named function is `required` with that one name. ``prompt`` is a text or token ids to be continued as they are,
-    without messages and template; ``template_kwargs`` are what the chat template is handed besides. ``prompt_field`` is
-    what the API calls what the model reads. The first ``preface`` messages are this request's own and no part of the
-    conversation that a later request may refer to; ``store`` says whether one may. ``conversation`` is one that the
-    call is added to, and the ``carried`` messages after the preface come from it. ``after`` is the id of the kept reply
-    that the request names as the one it goes on from. ``asked`` is what the record keeps of the request besides
-    messages and tools.
-    """
+    choice: ToolChoice = "auto"
+    names: tuple[str, ...] | None = None
+    parallel: bool = True
+    setting_names: SettingNames = SettingNames()
 
-    model: str
-    messages: tuple[Message, ...]
-    tools: tuple[Tool, ...] = ()
-    loaded: int = 0
-    tool_choice: ToolChoice = "auto"
-    tool_names: tuple[str, ...] | None = None
-    parallel_tool_calls: bool = True
-    output: OutputFormat | None = None
-    called: Called = Called()
-    prompt: str | array[int] | None = None
-    prompt_field: str = "messages"
-    template_kwargs: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    echo: bool = False
-    preface: int = 0
-    store: bool = False
-    conversation: str | None = None
-    carried: int = 0
-    after: str | None = None
-    n: int = 1
-    stream: bool = False
+
+@dataclass(frozen=True, slots=True)
+class AskedSampling:
+    """How the agent asks to be sampled. None means that it did not say."""
+
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     max_tokens: int | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyOptions:
+    """What a reply holds, and how it comes: ``n`` samples, as a ``stream`` of events or whole; with logprobs, token
+    ids, its usage (None: the agent did not say), and, after an ``echo``, the prompt itself."""
+
+    n: int = 1
+    stream: bool = False
     logprobs: bool = False
     token_ids: bool = False
     include_usage: bool | None = None
+    echo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLinks:
+    """What ties a request to earlier replies, and later requests to it.
+
+    The first ``preface`` messages are the request's own and no part of the conversation that a later request may refer
+    to; ``store`` says whether one may. ``conversation`` is one that the call is added to, and the ``from_conversation``
+    messages after the preface come from it. ``after`` is the id of the kept reply that the request names as the one it
+    goes on from.
+    """
+
+    preface: int = 0
+    store: bool = False
+    conversation: str | None = None
+    from_conversation: int = 0
+    after: str | None = None
+
+
+_NO_KWARGS: Mapping[str, Json] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class WireRequest:
+    """One model call as the agent asked for it.
+
+    The last ``loaded`` of the tools came to the conversation as it went on. ``prompt`` is a text or token ids to be
+    continued as they are, without messages and template; ``template_kwargs`` are what the chat template is handed
+    besides. ``prompt_field`` is what the API calls what the model reads. ``asked`` is what the record keeps of the
+    request besides messages and tools.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    loaded: int = 0
+    tool_use: ToolUse = ToolUse()
+    output: OutputFormat | None = None
+    prompt: str | array[int] | None = None
+    prompt_field: str = "messages"
+    template_kwargs: Mapping[str, Json] = field(default_factory=lambda: _NO_KWARGS)
+    sampling: AskedSampling = AskedSampling()
+    options: ReplyOptions = ReplyOptions()
+    links: HistoryLinks = HistoryLinks()
     asked: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
 

@@ -12,15 +12,18 @@ from typing import Any, cast
 import orjson
 
 from agentlightning.gateway.wires.base import (
+    AskedSampling,
     Begun,
-    Called,
     CallError,
     Choice,
     EarlierReplies,
     OutputFormat,
     Reply,
+    ReplyOptions,
+    SettingNames,
     Target,
     ToolChoice,
+    ToolUse,
     Use,
     WireRequest,
 )
@@ -90,7 +93,7 @@ _INSTEAD = {
 }
 
 
-_CALLED = Called(strict="tools[{}].function.strict")
+_SETTING_NAMES = SettingNames(strict="tools[{}].function.strict")
 
 
 class ChatCompletions:
@@ -111,7 +114,8 @@ class ChatCompletions:
         messages = _messages(body.get("messages"))
         tools = tools_of(body.get("tools"), _tool)
         choice, names = _tool_choice(body.get("tool_choice"), tools)
-        logprobs = boolean(body, "logprobs")
+        parallel = body.get("parallel_tool_calls") is None or boolean(body, "parallel_tool_calls")
+        tool_use = ToolUse(choice, names, parallel, _SETTING_NAMES)
         limit = integer(body, "max_completion_tokens", 1)
         older = integer(body, "max_tokens", 1)
         top_k = integer(body, "top_k", -1)
@@ -124,22 +128,23 @@ class ChatCompletions:
             model=string(body, "model") or "",
             messages=messages,
             tools=tools,
-            tool_choice=choice,
-            tool_names=names,
-            parallel_tool_calls=body.get("parallel_tool_calls") is None or boolean(body, "parallel_tool_calls"),
+            tool_use=tool_use,
             output=read_format(body.get("response_format")),
-            called=_CALLED,
-            n=integer(body, "n", 1, MAX_SAMPLES) or 1,
-            stream=boolean(body, "stream"),
-            temperature=number(body, "temperature", 0.0, 100.0),
-            top_p=number(body, "top_p", 0.0, 1.0, above=True),
-            top_k=None if top_k is None else max(top_k, 0),
-            max_tokens=limit if older is None else older if limit is None else min(older, limit),
-            seed=integer(body, "seed", -(2**63), 2**63 - 1),
-            stop=stops(body.get("stop")),
-            logprobs=logprobs,
-            token_ids=boolean(body, "return_token_ids"),
-            include_usage=include_usage(body),
+            sampling=AskedSampling(
+                temperature=number(body, "temperature", 0.0, 100.0),
+                top_p=number(body, "top_p", 0.0, 1.0, above=True),
+                top_k=None if top_k is None else max(top_k, 0),
+                max_tokens=limit if older is None else older if limit is None else min(older, limit),
+                seed=integer(body, "seed", -(2**63), 2**63 - 1),
+                stop=stops(body.get("stop")),
+            ),
+            options=ReplyOptions(
+                n=integer(body, "n", 1, MAX_SAMPLES) or 1,
+                stream=boolean(body, "stream"),
+                logprobs=boolean(body, "logprobs"),
+                token_ids=boolean(body, "return_token_ids"),
+                include_usage=include_usage(body),
+            ),
             asked=asked,
         )
 
@@ -156,10 +161,10 @@ class ChatCompletions:
             entry: dict[str, Json] = {
                 "index": index,
                 "message": message,
-                "logprobs": _logprobs(choice) if request.logprobs else None,
+                "logprobs": _logprobs(choice) if request.options.logprobs else None,
                 "finish_reason": _finish(choice),
             }
-            if request.token_ids:
+            if request.options.token_ids:
                 entry["token_ids"] = choice.token_ids.tolist()
             choices.append(entry)
         body: dict[str, Json] = {
@@ -189,14 +194,14 @@ class ChatStream(ChunkStream):
         super().__init__(
             request, {"id": call_id, "object": "chat.completion.chunk", "created": created, "model": request.model}
         )
-        self._calls = [0] * request.n
+        self._calls = [0] * request.options.n
 
     def begin(self, begun: Begun) -> bytes:
         return b"".join(
             self._chunk(
                 [{"index": i, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}]
             )
-            for i in range(self._request.n)
+            for i in range(self._request.options.n)
         )
 
     def delta(self, index: int, delta: ParsedDelta) -> bytes:
@@ -219,10 +224,10 @@ class ChatStream(ChunkStream):
         entry: dict[str, Json] = {
             "index": index,
             "delta": {},
-            "logprobs": _logprobs(choice) if self._request.logprobs else None,
+            "logprobs": _logprobs(choice) if self._request.options.logprobs else None,
             "finish_reason": _finish(choice),
         }
-        return {**entry, "token_ids": choice.token_ids.tolist()} if self._request.token_ids else entry
+        return {**entry, "token_ids": choice.token_ids.tolist()} if self._request.options.token_ids else entry
 
     def _beside(self, reply: Reply) -> dict[str, Json]:
         return {} if reply.prompt_ids is None else {"prompt_token_ids": reply.prompt_ids.tolist()}

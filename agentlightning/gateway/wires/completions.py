@@ -12,7 +12,18 @@ from typing import Any, cast
 
 import orjson
 
-from agentlightning.gateway.wires.base import Begun, CallError, Choice, EarlierReplies, Reply, Target, Use, WireRequest
+from agentlightning.gateway.wires.base import (
+    AskedSampling,
+    Begun,
+    CallError,
+    Choice,
+    EarlierReplies,
+    Reply,
+    ReplyOptions,
+    Target,
+    Use,
+    WireRequest,
+)
 from agentlightning.gateway.wires.fields import (
     MAX_SAMPLES,
     bad,
@@ -107,18 +118,22 @@ class Completions:
             messages=(),
             prompt=prompt,
             prompt_field="prompt",
-            echo=echo,
-            n=n,
-            stream=boolean(body, "stream"),
-            temperature=number(body, "temperature", 0.0, 100.0),
-            top_p=number(body, "top_p", 0.0, 1.0, above=True),
-            top_k=None if top_k is None else max(top_k, 0),
-            max_tokens=integer(body, "max_tokens", 1) or MAX_TOKENS,
-            seed=integer(body, "seed", -(2**63), 2**63 - 1),
-            stop=stops(body.get("stop")),
-            logprobs=logprobs is not None,
-            token_ids=boolean(body, "return_token_ids"),
-            include_usage=include_usage(body),
+            sampling=AskedSampling(
+                temperature=number(body, "temperature", 0.0, 100.0),
+                top_p=number(body, "top_p", 0.0, 1.0, above=True),
+                top_k=None if top_k is None else max(top_k, 0),
+                max_tokens=integer(body, "max_tokens", 1) or MAX_TOKENS,
+                seed=integer(body, "seed", -(2**63), 2**63 - 1),
+                stop=stops(body.get("stop")),
+            ),
+            options=ReplyOptions(
+                n=n,
+                stream=boolean(body, "stream"),
+                logprobs=logprobs is not None,
+                token_ids=boolean(body, "return_token_ids"),
+                include_usage=include_usage(body),
+                echo=echo,
+            ),
             asked=asked,
         )
 
@@ -144,7 +159,7 @@ class CompletionStream(ChunkStream):
 
     def begin(self, begun: Begun) -> bytes:
         echoed = _echoed(self._request)
-        return b"".join(self._text(index, echoed) for index in range(self._request.n)) if echoed else b""
+        return b"".join(self._text(index, echoed) for index in range(self._request.options.n)) if echoed else b""
 
     def delta(self, index: int, delta: ParsedDelta) -> bytes:
         return self._text(index, delta.content) if delta.content else b""
@@ -164,7 +179,7 @@ def _base(request: WireRequest, call_id: str, created: int) -> dict[str, Json]:
 
 
 def _echoed(request: WireRequest) -> str:
-    return request.prompt if request.echo and isinstance(request.prompt, str) else ""
+    return request.prompt if request.options.echo and isinstance(request.prompt, str) else ""
 
 
 def _choice(request: WireRequest, reply: Reply, index: int, shown_text: str) -> dict[str, Json]:
@@ -172,10 +187,10 @@ def _choice(request: WireRequest, reply: Reply, index: int, shown_text: str) -> 
     entry: dict[str, Json] = {
         "index": index,
         "text": shown_text,
-        "logprobs": _logprobs(request, choice) if request.logprobs else None,
+        "logprobs": _logprobs(request, choice) if request.options.logprobs else None,
         "finish_reason": "length" if choice.finish is FinishReason.LENGTH else "stop",
     }
-    if request.token_ids:
+    if request.options.token_ids:
         entry["token_ids"] = choice.token_ids.tolist()
         entry["prompt_token_ids"] = None if reply.prompt_ids is None else reply.prompt_ids.tolist()
     return entry

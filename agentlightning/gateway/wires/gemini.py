@@ -80,7 +80,7 @@ class Gemini:
         for index, choice in enumerate(reply.choices):
             message = choice.message
             parts = _parts(message.reasoning, message.content, message.tool_calls, thoughts=thoughts)
-            candidates.append(_finished(index, parts, choice, thoughts=thoughts, logprobs=request.logprobs))
+            candidates.append(_finished(index, parts, choice, thoughts=thoughts, logprobs=request.options.logprobs))
         return orjson.dumps(
             {
                 "candidates": candidates,
@@ -112,7 +112,7 @@ class GeminiStream:
         self._thoughts = _tells_thoughts(request)
         self._events = request.asked.get("alt") == "sse"
         self._base: dict[str, Json] = {"modelVersion": request.model, "responseId": call_id}
-        self._held: list[list[dict[str, Json]]] = [[] for _ in range(request.n)]
+        self._held: list[list[dict[str, Json]]] = [[] for _ in range(request.options.n)]
         self._chunks = 0
         self.content_type = "text/event-stream; charset=utf-8" if self._events else "application/json; charset=utf-8"
 
@@ -130,7 +130,7 @@ class GeminiStream:
         last = len(reply.choices) - 1
         chunks = [
             self._chunk(
-                _finished(i, self._held[i], choice, thoughts=self._thoughts, logprobs=self._request.logprobs),
+                _finished(i, self._held[i], choice, thoughts=self._thoughts, logprobs=self._request.options.logprobs),
                 **({"usageMetadata": _usage(reply)} if i == last else {}),
             )
             for i, choice in enumerate(reply.choices)

@@ -15,7 +15,16 @@ from urllib.parse import unquote
 
 import orjson
 
-from agentlightning.gateway.wires.base import Called, OutputFormat, Target, ToolChoice, WireRequest
+from agentlightning.gateway.wires.base import (
+    AskedSampling,
+    OutputFormat,
+    ReplyOptions,
+    SettingNames,
+    Target,
+    ToolChoice,
+    ToolUse,
+    WireRequest,
+)
 from agentlightning.gateway.wires.fields import (
     MAX_SAMPLES,
     arguments_text,
@@ -75,7 +84,7 @@ _INSTEAD = {
     "responseModalities": "this model writes text",
 }
 
-_CALLED = Called(choice="toolConfig.functionCallingConfig")
+_SETTING_NAMES = SettingNames(choice="toolConfig.functionCallingConfig")
 
 _NEUTRAL_BESIDE: Mapping[str, tuple[Json, ...]] = {
     "cachedContent": ("",),
@@ -117,6 +126,7 @@ def read_request(target: Target, body: Mapping[str, Json]) -> WireRequest:
     calling = _object(of_tools.get("functionCallingConfig"), "toolConfig.functionCallingConfig")
     refuse_unless_neutral(calling, {"streamFunctionCallArguments": (False,)}, where="toolConfig.functionCallingConfig.")
     choice, names = _tool_choice(calling, tools)
+    tool_use = ToolUse(choice, names, setting_names=_SETTING_NAMES)
     asked = {kept: config[name] for name, kept in _KEPT.items() if config.get(name) is not None}
     for name, settings in (("thinking_config", thinking), ("function_calling_config", calling)):
         if settings:
@@ -129,19 +139,21 @@ def read_request(target: Target, body: Mapping[str, Json]) -> WireRequest:
         messages=_messages(fields),
         prompt_field="contents",
         tools=tools,
-        tool_choice=choice,
-        tool_names=names,
+        tool_use=tool_use,
         output=_output(config),
-        called=_CALLED,
-        n=_integer(config, "candidateCount", 1, MAX_SAMPLES) or 1,
-        stream=stream,
-        temperature=_number(config, "temperature", 0.0, 100.0),
-        top_p=_number(config, "topP", 0.0, 1.0, above=True),
-        top_k=_integer(config, "topK", 0),
-        max_tokens=_integer(config, "maxOutputTokens", 1),
-        seed=_integer(config, "seed", -(2**63), 2**63 - 1),
-        stop=stops(config.get("stopSequences"), "generationConfig.stopSequences"),
-        logprobs=boolean(config, "responseLogprobs", param="generationConfig.responseLogprobs"),
+        sampling=AskedSampling(
+            temperature=_number(config, "temperature", 0.0, 100.0),
+            top_p=_number(config, "topP", 0.0, 1.0, above=True),
+            top_k=_integer(config, "topK", 0),
+            max_tokens=_integer(config, "maxOutputTokens", 1),
+            seed=_integer(config, "seed", -(2**63), 2**63 - 1),
+            stop=stops(config.get("stopSequences"), "generationConfig.stopSequences"),
+        ),
+        options=ReplyOptions(
+            n=_integer(config, "candidateCount", 1, MAX_SAMPLES) or 1,
+            stream=stream,
+            logprobs=boolean(config, "responseLogprobs", param="generationConfig.responseLogprobs"),
+        ),
         asked=asked,
     )
 

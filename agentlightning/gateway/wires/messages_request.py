@@ -16,7 +16,18 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from agentlightning.gateway.wires.base import Called, CallError, EarlierReplies, OutputFormat, ToolChoice, WireRequest
+from agentlightning.gateway.wires.base import (
+    AskedSampling,
+    CallError,
+    EarlierReplies,
+    HistoryLinks,
+    OutputFormat,
+    ReplyOptions,
+    SettingNames,
+    ToolChoice,
+    ToolUse,
+    WireRequest,
+)
 from agentlightning.gateway.wires.fields import (
     bad,
     boolean,
@@ -65,7 +76,7 @@ _TOOL_INSTEAD = {"input_examples": "say it in the description"}
 CALL = "msg_"
 REFERENCE = "tool_reference"
 
-_CALLED = Called(parallel=("tool_choice.disable_parallel_tool_use", True))
+_SETTING_NAMES = SettingNames(parallel=("tool_choice.disable_parallel_tool_use", True))
 
 _THINKING = ("enabled", "adaptive", "disabled")
 
@@ -88,6 +99,7 @@ def read_request(body: Mapping[str, Json], earlier: EarlierReplies, *, counted: 
     if begun is not None:
         system, tools = _kept("system", system, begun.system), _kept("tools", tools, begun.tools)
     choice, names, parallel = _tool_choice(body.get("tool_choice"), tools)
+    tool_use = ToolUse(choice, names, parallel, _SETTING_NAMES)
     config = settings(body, "output_config")
     settings(body, "metadata")
     asked = {name: body[name] for name in _KEPT if body.get(name) is not None}
@@ -97,21 +109,20 @@ def read_request(body: Mapping[str, Json], earlier: EarlierReplies, *, counted: 
         model=string(body, "model") or "",
         messages=(*system, *_messages(body.get("messages"), begun.messages if begun is not None else ())),
         tools=tools,
+        tool_use=tool_use,
         loaded=loaded,
-        preface=len(system),
-        store=body.get("thread") is not None,
-        after=begun.after if begun is not None else None,
-        tool_choice=choice,
-        tool_names=names,
-        parallel_tool_calls=parallel,
         output=_output(config.get("format") or body.get("output_format")),
-        called=_CALLED,
-        stream=boolean(body, "stream"),
-        temperature=number(body, "temperature", 0.0, 1.0),
-        top_p=number(body, "top_p", 0.0, 1.0, above=True),
-        top_k=integer(body, "top_k", 0),
-        max_tokens=limit,
-        stop=stops(body.get("stop_sequences"), "stop_sequences"),
+        sampling=AskedSampling(
+            temperature=number(body, "temperature", 0.0, 1.0),
+            top_p=number(body, "top_p", 0.0, 1.0, above=True),
+            top_k=integer(body, "top_k", 0),
+            max_tokens=limit,
+            stop=stops(body.get("stop_sequences"), "stop_sequences"),
+        ),
+        options=ReplyOptions(stream=boolean(body, "stream")),
+        links=HistoryLinks(
+            preface=len(system), store=body.get("thread") is not None, after=begun.after if begun is not None else None
+        ),
         asked=asked,
     )
 

@@ -50,16 +50,16 @@ class ChunkStream(ABC):
 
     def __init__(self, request: WireRequest, base: Mapping[str, Json]) -> None:
         self._request = request
-        self._base = {**base, "usage": None} if request.include_usage else dict(base)
+        self._base = {**base, "usage": None} if request.options.include_usage else dict(base)
 
     def end(self, reply: Reply) -> bytes:
         last = len(reply.choices) - 1
-        rides = {"usage": usage(reply)} if self._request.include_usage is None else {}
+        rides = {"usage": usage(reply)} if self._request.options.include_usage is None else {}
         events = [
             self._chunk([self._finished(reply, index)], **({**self._beside(reply), **rides} if index == last else {}))
             for index in range(len(reply.choices))
         ]
-        if self._request.include_usage:
+        if self._request.options.include_usage:
             events.append(self._chunk([], usage=usage(reply)))
         return b"".join([*events, b"data: [DONE]\n\n"])
 

@@ -21,15 +21,19 @@ import orjson
 
 from agentlightning.gateway.equality import equality_key
 from agentlightning.gateway.wires.base import (
+    AskedSampling,
     CallError,
     Conversation,
     Count,
     EarlierReplies,
+    HistoryLinks,
     Look,
     OutputFormat,
     Reply,
+    ReplyOptions,
     Target,
     ToolChoice,
+    ToolUse,
     Use,
     WireRequest,
 )
@@ -137,6 +141,8 @@ class Responses:
         messages, conversation, carried, after = _history(body, earlier)
         tools = tools_of(body.get("tools"), _tool)
         choice, names = _tool_choice(body.get("tool_choice"), tools)
+        parallel = body.get("parallel_tool_calls") is None or boolean(body, "parallel_tool_calls")
+        tool_use = ToolUse(choice, names, parallel)
         include = _include(body.get("include"))
         output, told = _output(body.get("text"))
         top_k = integer(body, "top_k", -1)
@@ -161,24 +167,28 @@ class Responses:
             messages=(Message("system", instructions), *messages) if instructions else messages,
             prompt_field="input",
             tools=tools,
-            tool_choice=choice,
-            tool_names=names,
-            parallel_tool_calls=body.get("parallel_tool_calls") is None or boolean(body, "parallel_tool_calls"),
+            tool_use=tool_use,
             output=output,
-            preface=1 if instructions else 0,
-            store=stored or conversation is not None,
-            conversation=conversation,
-            carried=carried,
-            after=after,
-            stream=boolean(body, "stream"),
-            temperature=number(body, "temperature", 0.0, 100.0),
-            top_p=number(body, "top_p", 0.0, 1.0, above=True),
-            top_k=None if top_k is None else max(top_k, 0),
-            max_tokens=integer(body, "max_output_tokens", 1),
-            seed=integer(body, "seed", -(2**63), 2**63 - 1),
-            stop=stops(body.get("stop")),
-            logprobs=LOGPROBS in include,
-            token_ids=boolean(body, "return_token_ids"),
+            sampling=AskedSampling(
+                temperature=number(body, "temperature", 0.0, 100.0),
+                top_p=number(body, "top_p", 0.0, 1.0, above=True),
+                top_k=None if top_k is None else max(top_k, 0),
+                max_tokens=integer(body, "max_output_tokens", 1),
+                seed=integer(body, "seed", -(2**63), 2**63 - 1),
+                stop=stops(body.get("stop")),
+            ),
+            options=ReplyOptions(
+                stream=boolean(body, "stream"),
+                logprobs=LOGPROBS in include,
+                token_ids=boolean(body, "return_token_ids"),
+            ),
+            links=HistoryLinks(
+                preface=1 if instructions else 0,
+                store=stored or conversation is not None,
+                conversation=conversation,
+                from_conversation=carried,
+                after=after,
+            ),
             asked=asked,
         )
 
@@ -392,7 +402,7 @@ def _look_at_response(target: Target, rest: list[str], earlier: EarlierReplies) 
     if target.query.get("stream", "false") != "false":
         raise unsupported("stream", True, "a stored response is read as JSON")
     wanted = [value for name, value in target.query.items() if name.startswith("include")]
-    if LOGPROBS in wanted and not request.logprobs:
+    if LOGPROBS in wanted and not request.options.logprobs:
         raise unsupported("include", LOGPROBS, "logprobs have to be asked for when the response is made")
     asked = {**request.asked, "include": [ENCRYPTED]} if ENCRYPTED in wanted else request.asked
     return finished_response(replace(request, asked=asked), reply)

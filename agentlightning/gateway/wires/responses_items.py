@@ -248,7 +248,7 @@ def output_items(request: WireRequest, reply: Reply) -> list[Item]:
         status = "completed" if speaks else cut
         items.append(reasoning_item(thought_id, message.reasoning, status, seal=seals(request)))
     if speaks:
-        items.append(message_item(text_id, message.content, cut, _logprobs(choice) if request.logprobs else ()))
+        items.append(message_item(text_id, message.content, cut, _logprobs(choice) if request.options.logprobs else ()))
     items += [call_item(f"fc_{reply.id.removeprefix(CALL)}_{i}", call) for i, call in enumerate(message.tool_calls)]
     return items
 

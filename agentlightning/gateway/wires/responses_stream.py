@@ -38,11 +38,11 @@ def response_object(request: WireRequest, call_id: str, created: int, used: Samp
         "error": None,
         "frequency_penalty": 0.0,
         "incomplete_details": None,
-        "instructions": request.messages[0].content if request.preface else None,
+        "instructions": request.messages[0].content if request.links.preface else None,
         "max_tool_calls": None,
         "model": request.model,
         "output": [],
-        "parallel_tool_calls": request.parallel_tool_calls,
+        "parallel_tool_calls": request.tool_use.parallel,
         "presence_penalty": 0.0,
         "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
         "service_tier": "default",
@@ -67,8 +67,8 @@ def response_object(request: WireRequest, call_id: str, created: int, used: Samp
     }
     response |= {name: asked.get(name) for name in _ECHOED}
     response["metadata"] = asked.get("metadata") or {}
-    if request.conversation is not None:
-        response["conversation"] = {"id": request.conversation}
+    if request.links.conversation is not None:
+        response["conversation"] = {"id": request.links.conversation}
     return response
 
 
@@ -88,7 +88,7 @@ def finished_response(request: WireRequest, reply: Reply, output: Sequence[Item]
             "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
         },
     }
-    if request.token_ids:
+    if request.options.token_ids:
         response["token_ids"] = reply.choices[0].token_ids.tolist()
         if reply.prompt_ids is not None:
             response["prompt_token_ids"] = reply.prompt_ids.tolist()
@@ -106,12 +106,12 @@ def _text(request: WireRequest) -> dict[str, Json]:
 
 
 def _tool_choice(request: WireRequest) -> Json:
-    if request.tool_names is None:
-        return request.tool_choice
-    named = [{"type": "function", "name": name} for name in request.tool_names]
-    if request.tool_choice == "required" and len(named) == 1:
+    if request.tool_use.names is None:
+        return request.tool_use.choice
+    named = [{"type": "function", "name": name} for name in request.tool_use.names]
+    if request.tool_use.choice == "required" and len(named) == 1:
         return named[0]
-    return {"type": "allowed_tools", "mode": request.tool_choice, "tools": named}
+    return {"type": "allowed_tools", "mode": request.tool_use.choice, "tools": named}
 
 
 # --------------------------------------------------------------------------- events

@@ -16,7 +16,7 @@ from agentlightning.errors import GrammarError
 from agentlightning.templates.formats import FORMATS, read_whole
 from agentlightning.types import Json, Tool
 from tests.gateway.schemas import valid
-from tests.templates.test_grammar import BY_ITSELF, TOKENS, Family
+from tests.templates.grammar.test_reply import BY_ITSELF, TOKENS, Family
 
 CASES = [(name, tokens) for name in BY_ITSELF for tokens in (TOKENS[name], ())]
 
