@@ -1,7 +1,8 @@
 """Algorithm: decides which rollouts to ask for and what to do with them.
 
 An algorithm is a settings class (so that a run's file, flags and Python say the same) with one coroutine, ``fit``, that
-drives a Run. The policy-gradient family shares one loop (policy_gradient.py) and differs in a hook of a few lines.
+works through the ports of a run (ports.py). The policy-gradient family shares one loop (policy_gradient.py) and differs
+in a hook of a few lines.
 """
 
 from __future__ import annotations
@@ -9,21 +10,33 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
+from agentlightning.errors import ConfigError
 from agentlightning.settings.fields import RunConfig, Settings
 
 if TYPE_CHECKING:
-    from agentlightning.run.active import Run
+    from agentlightning.algorithms.ports import Run
+    from agentlightning.learning.objective import ObjectiveSettings
 
 
 class Algorithm(Settings, ABC):
     """Base of all algorithms."""
 
     name: ClassVar[str]
+    trains_weights: ClassVar[bool] = False
+    """Whether it needs a policy. Where it does not, no model is loaded, and agents call external models alone."""
 
     @abstractmethod
     def check(self, config: RunConfig) -> None:
         """Raises ConfigError for a combination of settings from which nothing could be learned. Called before anything
         loads."""
+
+    def total_steps(self, config: RunConfig, tasks: int) -> int:
+        """Steps of a whole run over that many tasks: as set, else one for each epoch."""
+        return config.steps or config.epochs
+
+    def objective(self) -> ObjectiveSettings:
+        """What its policy is to minimise, where it trains one."""
+        raise ConfigError(f"algorithm {self.name!r} trains weights and names no objective: write objective()")
 
     @abstractmethod
     async def fit(self, run: Run) -> None:

@@ -1,7 +1,7 @@
 """The loop of all policy-gradient algorithms: sample groups, credit, learn, publish, account.
 
 A subclass says how many rollouts a task gets and what their advantages are; it never sees tokens. This file knows no
-tensors, no HTTP and no SQL: what a line asks of the machine is one call on the Run.
+tensors, no HTTP and no SQL: what a line asks of the machine is one call on a port (ports.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -33,17 +33,18 @@ from agentlightning.records.ledger import (
     count_outcomes,
 )
 from agentlightning.settings.fields import RunConfig
-from agentlightning.types import Json, Mode, StepRecord
+from agentlightning.types import Json
 
 if TYPE_CHECKING:
+    from agentlightning.algorithms.ports import Run
     from agentlightning.records.probe import AgentProbe
     from agentlightning.records.traces import Group, Trace
-    from agentlightning.run.active import Run
 
 
 class PolicyGradient(Algorithm, PolicyGradientLoss):
     """Base of algorithms that weight sampled tokens by an advantage. The settings of the loss are its own."""
 
+    trains_weights: ClassVar[bool] = True
     tasks_per_step: int = Field(default=8, ge=1)
     """Tasks whose groups make one step's batch."""
     dynamic_filtering: bool = False
@@ -84,47 +85,45 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
 
     # ------------------------------------------------------------------ the story of a run and of a step
 
-    async def fit(self, run: Run) -> None:
-        total_steps = run.total_steps(self.tasks_per_step)
-        await run.start_learning(self.objective(), total_steps)
-        if not run.last_step and run.config.evaluation.before:
-            await run.validate(0)
-        if run.last_step and run.should_validate(run.last_step, total_steps):
-            await run.validate(run.last_step)  # a resumed run may lack it
-        last = run.last_step if run.reached(run.last_record) else total_steps
-        for step in range(run.last_step + 1, last + 1):
-            record = await self.step(run, step)
-            if run.should_validate(step, total_steps):
-                await run.validate(step)
-            await run.maybe_checkpoint(step, total_steps)
-            if run.reached(record):
-                break
-        await run.finish()
+    def total_steps(self, config: RunConfig, tasks: int) -> int:
+        """As set, else as many as ``epochs`` over the tasks need."""
+        return config.steps or -(-tasks * config.epochs // self.tasks_per_step)
 
-    async def step(self, run: Run, step: int) -> StepRecord:
-        """Samples, credits, trains and publishes one step, and returns what was stored of it."""
+    async def fit(self, run: Run) -> None:
+        journal = run.journal
+        await journal.validate(journal.last_step)  # a new run's model as it is; a resumed run may lack it
+        for step in range(journal.last_step + 1, journal.total_steps + 1):
+            if journal.should_stop():
+                break
+            await self.step(run, step)
+            await journal.validate(step)
+            await journal.checkpoint(step)
+        await journal.finish()
+
+    async def step(self, run: Run, step: int) -> None:
+        """Samples, credits, learns and makes one step durable."""
         clock = _Clock()
         groups = await self.sample(run)
         clock.mark("sampling")
         chosen = run.config.trained_agents
         credited = self.credit(groups, chosen)
         if not any(trace.scored for group in groups for trace in group.traces):
-            raise RunFailed(_all_failed(step, groups, run.probe))
+            raise RunFailed(_all_failed(step, groups, run.rollouts.probe))
         if nobody := _nobody_trained(groups, chosen):
             raise RunFailed(f"step {step}: {nobody}")
-        stats = await run.learn(train_batch(groups, credited.attempts))
+        stats = await run.policy.learn(train_batch(groups, credited.attempts), self.objective())
         clock.mark("training")
         ledger = self.account(run, groups, credited, stats, clock.seconds)
-        return await run.end_step(step, self.metrics(step, groups, credited, stats, ledger), ledger, groups)
+        await run.journal.commit(step, self.metrics(step, groups, credited, stats, ledger), ledger, groups)
 
     async def sample(self, run: Run) -> list[Group]:
+        """A step's groups."""
         groups: list[Group] = []
         for _ in range(self.filtering_rounds if self.dynamic_filtering else 1):
             wanted = self.tasks_per_step - sum(1 for group in groups if _informative(group))
             if groups and wanted <= 0:
                 break
-            tasks = run.take_tasks(wanted)
-            groups += await run.sample(Mode.TRAIN, tasks, self.rollouts_per_task())
+            groups += await run.rollouts.sample(run.tasks.take(wanted), self.rollouts_per_task())
         return groups
 
     def credit(self, groups: Sequence[Group], trained_agents: str | None = None) -> StepCredit:
@@ -143,7 +142,7 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
             for call in attempt.calls
             for sample in call.samples
         ]
-        late_calls, late_rewards = run.take_late()
+        late_calls, late_rewards = run.rollouts.take_late()
         nodes = [node for trace in traces for attempt in trace.attempts for node in attempt.nodes if node.sampled]
         versions = _trained_versions(traces, credited)
         return Ledger(
@@ -154,7 +153,7 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
             sampled=sum(len(node.token_ids) for node in nodes),
             trained=stats.trained_tokens,
             masked=credited.masked,
-            staleness_max=max((run.trained_version - version for version in versions), default=0),
+            staleness_max=max((run.policy.learned_from - version for version in versions), default=0),
             parity_max=stats.parity.max if stats.parity is not None else None,
             parity_k3=stats.parity.k3 if stats.parity is not None else None,
             seconds=seconds,

@@ -1,4 +1,4 @@
-"""Opening: turns a checked plan into a Run, and closes it again, once and in order, whatever happened.
+"""Opening: turns a checked plan into a run with its ports, and closes it again, once and in order, whatever happened.
 
 The order matters: the folder and its lock, the record, the model, the engine, the endpoint, the runners; closed the
 other way round, so that no agent outlives the endpoint and no call outlives the record.
@@ -17,19 +17,28 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
 from agentlightning.agent.calling import AgentSpec
 from agentlightning.agent.resources import POLICY, NamedResources
-from agentlightning.engines.local.cores import Machine
+from agentlightning.algorithms.ports import Run
+from agentlightning.algorithms.task_order import TaskOrder
+from agentlightning.engines.local.cores import Machine, Reading
 from agentlightning.engines.local.thread_count import long_spins, most_threads
 from agentlightning.errors import ConfigError, ModelError, StoreError, why_no_folder
+from agentlightning.policies.learning import Learning
 from agentlightning.records.steps import StepsOfGroups
-from agentlightning.run.active import Run
+from agentlightning.run.audience import Audience
+from agentlightning.run.checkpoints import Checkpoints
 from agentlightning.run.fingerprints import compare, fingerprint
+from agentlightning.run.journal import Horizon, RunJournal
 from agentlightning.run.model_choice import choose_model, with_model
+from agentlightning.run.resources import RunResources
+from agentlightning.run.rollouts import RunRollouts, Watch
+from agentlightning.run.stopping import Stop
+from agentlightning.run.validation import Validations
 from agentlightning.settings.fields import RunConfig
 from agentlightning.settings.sources import Resolved, describe_run, leaves_of
 from agentlightning.store.run_lock import Asked, RunLock, folder_of, how_to_resume
@@ -37,9 +46,14 @@ from agentlightning.text import at_home
 from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, Status
 
 if TYPE_CHECKING:
+    from agentlightning.algorithms import Algorithm
+    from agentlightning.policies.shared import SharedPolicy
+    from agentlightning.records.attempts import AttemptReport
     from agentlightning.records.probe import AgentProbe
     from agentlightning.records.progress import Progress
+    from agentlightning.runners.pool import RunnerPool
     from agentlightning.store.base import Store
+    from agentlightning.templates.base import Template
 
 logger = logging.getLogger("agentlightning")
 
@@ -81,22 +95,46 @@ class Plan:
     asked: Asked | None = None
     """The command that asked for it, where one did."""
 
+    @property
+    def has_policy(self) -> bool:
+        """Whether a model is loaded: where the algorithm trains it, or where there is one to be scored."""
+        algorithm = cast("Algorithm", self.resolved.algorithm)
+        return algorithm.trains_weights if self.mode is Mode.TRAIN else bool(self.config.model.path)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that is ready to sample. ``ports`` is what its algorithm is handed; the rest is for whoever runs that.
+
+    ``template`` is the policy's chat template, None where no model is loaded. ``reports`` gets each attempt that ends,
+    in mode ``dev``.
+    """
+
+    record: RunRecord
+    folder: Path
+    store: Store
+    progress: Progress
+    ports: Run
+    rollouts: RunRollouts
+    journal: RunJournal
+    stop: Stop
+    pool: RunnerPool
+    template: Template | None
+    resumed: bool
+    reports: list[AttemptReport]
+
 
 @asynccontextmanager
-async def open_run(plan: Plan) -> AsyncGenerator[Run]:
-    """A Run that is ready to sample. On the way out everything it owns is closed; an error is recorded on the run
-    before it goes on."""
+async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
+    """A run that is ready to sample, with what its algorithm declares. On the way out everything it owns is closed; an
+    error is recorded on the run before it goes on."""
     machine = Machine()
     began = machine.read()  # loading torch takes long enough to see how busy the machine is
-    from agentlightning.engines.local.engine import LocalEngine
-    from agentlightning.engines.local.threads import Threads
-    from agentlightning.engines.models import load_model
-    from agentlightning.gateway import Gateway, Served
+    from agentlightning.gateway import Gateway
     from agentlightning.run.writer import MetricsWriter
     from agentlightning.runners.check import check_agent
     from agentlightning.runners.local_desk import LocalDesk, run_here
     from agentlightning.store import open_store
-    from agentlightning.templates import load_template
     from agentlightning.views.live.choice import make_progress
     from agentlightning.views.live.guarded import guarded
 
@@ -104,8 +142,8 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
         plan.resolved, config=plan.resolved.config.anchored()
     )  # before user code runs: it may change the working folder
     output = make_folder(anchored.config.output_dir)
-    resources = NamedResources(plan.resources)
-    probe = await check_agent(plan.agent, plan.config.runner.isolation, keys=resources.keys_of_external())
+    given = NamedResources(plan.resources)
+    probe = await check_agent(plan.agent, plan.config.runner.isolation, keys=given.keys_of_external())
     resolved = with_fixed_threads(with_agents_choice(anchored, probe), machine)
     async with AsyncExitStack() as closing:
         store = open_store(anchored.config.record_url, durability=anchored.config.store.durability)
@@ -113,8 +151,8 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
         resumed = await _find(plan, store) if plan.resume else None
         resolved, said = await _with_model_chosen(resolved, output, store, resumed)
         config = resolved.config
-        given = fingerprint(plan.train, plan.val, plan.agent, plan.grader)
-        description = {**describe_run(resolved, plan.agent.file), "mode": str(plan.mode), **given}
+        prints = fingerprint(plan.train, plan.val, plan.agent, plan.grader)
+        description = {**describe_run(resolved, plan.agent.file), "mode": str(plan.mode), **prints}
         description["asked"] = plan.asked.to_json() if plan.asked is not None else None
         record, notes = await _record(plan, store, output, description, resumed)
         folder = make_folder(Path(record.folder))
@@ -123,7 +161,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
         closing.push_async_exit(_noting_the_end(store, record.id))
         (folder / "config.json").write_bytes(orjson.dumps(description, option=orjson.OPT_INDENT_2, default=str))
 
-        resources_version = await store.put_resources(record.id, resources.to_json())
+        resources = await RunResources.open(store, record.id, given)
         # What dev finds is printed on stdout; how it is getting on is not part of that.
         progress = guarded(make_progress(plan.progress, sys.stderr if plan.mode is Mode.DEV else None))
         closing.callback(progress.close)
@@ -131,33 +169,19 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
             closing.push(_saying_how_to_resume(progress, how_to_resume(description, record.id, folder)))
         for note in ([said] if said else []) + notes:
             progress.message(note)
-        progress.phase("loading the model")
-        threads = Threads(config.threads, say=_from_any_thread(progress.message), machine=machine, since=began)
-        if threads.count > 1 and (note := long_spins()) is not None:
-            progress.message(note)
-        model = await asyncio.to_thread(load_model, config.model, threads)
-        template = load_template(
-            model.tokenizer,
-            tool_format=config.model.tool_format,
-            stop_token_ids=model.stop_token_ids,
-            keep_reasoning=config.model.keep_reasoning,
-        )
-        engine = LocalEngine(
-            model.model,
-            model.tokenizer,
-            config.engine,
-            context_length=model.context_length,
-            deterministic=config.deterministic,
-            threads=threads,
-        )
-        await engine.start()
-        closing.push_async_callback(engine.close)
+        algorithm = cast("Algorithm", resolved.algorithm)
+        horizon = Horizon(algorithm.total_steps(config, len(plan.train)), config.stop_at)
+        policy = None
+        if plan.has_policy:
+            learning = Learning(algorithm.objective(), horizon.steps) if plan.mode is Mode.TRAIN else None
+            policy = await _open_policy(config, progress, machine, began, learning)
+            closing.push_async_callback(policy.close)
         gateway = Gateway(
             store,
-            {POLICY: Served(POLICY, engine, template)},
+            {} if policy is None else {POLICY: policy.served},
             config.gateway,
             deterministic=config.deterministic,
-            external=resources.external(),
+            external=given.external(),
         )
         await gateway.start()
         closing.push_async_callback(gateway.close)
@@ -177,15 +201,37 @@ async def open_run(plan: Plan) -> AsyncGenerator[Run]:
         for note in writer.notes:
             progress.message(note)
         pool = await closing.enter_async_context(run_here(desk, plan.agent, probe))
-        run = Run(
-            record=record, config=config, folder=folder, store=store, gateway=gateway, engine=engine, model=model,
-            template=template, desk=desk, pool=pool, probe=probe,
-            threads=threads, progress=progress, writer=writer, tasks=plan.train, val_tasks=plan.val,
-            resources_version=resources_version,
-            resumed=resumed is not None,
+        stop, audience, tasks = Stop(config.max_time), Audience(progress, writer), TaskOrder(plan.train, config.seed)
+        watch = Watch(stop, progress, pool, policy and policy.busy)
+        rollouts = RunRollouts(record.id, config, store, desk, probe, gateway.ended, resources, watch)
+
+        def versions() -> dict[str, int]:
+            return {} if policy is None else {POLICY: policy.version}
+
+        validations = Validations(record.id, plan.val, config.evaluation, store, rollouts, audience, versions)
+        checkpoints = policy and Checkpoints(folder / "checkpoints", policy, config.checkpoint)
+        journal = RunJournal(record, horizon, store, tasks, rollouts, validations, checkpoints)
+        ports = Run(config, tasks, rollouts, journal, resources, {} if policy is None else {POLICY: policy})
+        run = OpenRun(
+            record, folder, store, progress, ports, rollouts, journal, stop, pool,
+            template=policy and policy.served.template, resumed=resumed is not None, reports=[],
         )  # fmt: skip
         desk.on_attempt = run.reports.append if plan.mode is Mode.DEV else None
         yield run
+
+
+async def _open_policy(
+    config: RunConfig, progress: Progress, machine: Machine, began: Reading, learning: Learning | None
+) -> SharedPolicy:
+    """The policy that is trained, or without ``learning`` only sampled. Loads torch."""
+    progress.phase("loading the model")
+    from agentlightning.engines.local.threads import Threads
+    from agentlightning.policies.shared import SharedPolicy
+
+    threads = Threads(config.threads, say=_from_any_thread(progress.message), machine=machine, since=began)
+    if threads.count > 1 and (note := long_spins()) is not None:
+        progress.message(note)
+    return await SharedPolicy.open(POLICY, config, threads, progress, learning)
 
 
 def with_agents_choice(resolved: Resolved, probe: AgentProbe) -> Resolved:

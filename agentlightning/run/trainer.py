@@ -1,14 +1,13 @@
-"""Trainer: the front door. Hands an agent, tasks and an algorithm to a Run and returns what came of it.
+"""Trainer: the front door. Opens a run of an agent, tasks and an algorithm and returns what came of it.
 
 Everything that cannot work is refused here, by name, before a model is loaded. The story of a step is in
-algorithms/policy_gradient.py; what a run owns, and the order in which it is opened and closed, is in active.py and
-opening.py.
+algorithms/policy_gradient.py; what a run owns, and the order in which it is opened and closed, in opening.py.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -19,14 +18,14 @@ from agentlightning.agent.resources import POLICY, NamedResources, refuse_clash
 from agentlightning.agent.task_files import TABLES_AND_LINES
 from agentlightning.agent.tasks import Tasks, check_tasks
 from agentlightning.algorithms import ALGORITHMS, Algorithm
+from agentlightning.algorithms.ports import StopRequested
 from agentlightning.engines.local.thread_count import bound_spinning
 from agentlightning.errors import ConfigError
 from agentlightning.records.ledger import Ledger, total
 from agentlightning.records.result import Evaluation
-from agentlightning.run.active import Run, StopRequested
 from agentlightning.run.arguments import checked
 from agentlightning.run.entry import Interrupts, outliving_terminal, run_here, run_sync
-from agentlightning.run.opening import Plan, open_run
+from agentlightning.run.opening import OpenRun, Plan, open_run
 from agentlightning.settings.fields import RunConfig
 from agentlightning.settings.sources import Resolved, resolve
 from agentlightning.spellings.absent import find
@@ -186,10 +185,10 @@ class Trainer:
     # ------------------------------------------------------------------ how it goes
 
     @asynccontextmanager
-    async def _running(self, plan: Plan, interrupts: Interrupts) -> AsyncIterator[Run]:
+    async def _running(self, plan: Plan, interrupts: Interrupts) -> AsyncGenerator[OpenRun]:
         """A run from its opening to its close, which the first Ctrl-C asks to save and end."""
         async with open_run(plan) as run, interrupts.asking(_asked_to_stop(run)):
-            self._run_id, self._record_url = run.record.id, run.config.record_url
+            self._run_id, self._record_url = run.record.id, run.ports.config.record_url
             yield run
 
     async def _fit(
@@ -202,22 +201,27 @@ class Trainer:
     ) -> FitResult:
         plan = self._plan(agent, train_dataset, val_dataset, resume=resume)
         async with self._running(plan, interrupts) as run:
+            journal = run.journal
             status, stopped_by = RunStatus.FINISHED, None
+            run.progress.run_started(run.record, journal.total_steps)
+            if run.resumed:
+                await journal.take_up()
             try:
-                await self.algorithm.fit(run)
-                if run.resumed and not run.made:
+                await self.algorithm.fit(run.ports)
+                if run.resumed and not journal.come.made:
                     run.progress.message(
-                        f"run {run.record.id}: all of its {plural(run.last_step, 'step')} were done, none was left to "
-                        "make"
+                        f"run {run.record.id}: all of its {plural(journal.last_step, 'step')} were done, none was left "
+                        "to make"
                     )
             except StopRequested as stop:
                 status, stopped_by = RunStatus.STOPPED, str(stop)
-                await run.save_checkpoint()
+                await journal.save()
             result = await _result(run, status, stopped_by)
             if result.history or result.validations:
                 _plot(result, run)
             result.save()
-            await run.end(status)  # last: a run that is killed before it has its result is resumed for it
+            # Last: a run that is killed before it has its result is resumed for it.
+            await run.store.end_run(run.record.id, status)
             run.progress.finished(result.to_json())
             return result
 
@@ -226,11 +230,11 @@ class Trainer:
         async with self._running(plan, interrupts) as run:
             run.progress.run_started(run.record, 0)
             try:
-                evaluation = await run.validate(0)
+                evaluation = await run.journal.evaluate(0)
             except StopRequested as stop:
                 raise interrupts.interrupted() from stop
             assert evaluation is not None
-            await run.end(RunStatus.FINISHED)
+            await run.store.end_run(run.record.id, RunStatus.FINISHED)
             return evaluation
 
     async def _dev(self, interrupts: Interrupts, agent: Any, tasks: Tasks | None, n: int) -> DevReport:
@@ -242,29 +246,28 @@ class Trainer:
             run.progress.run_started(run.record, 0)
             interrupted, repeats = False, dict[str, str]()
             try:
-                tasks = run.take_tasks(n)
-                first, *_ = await run.sample(Mode.DEV, tasks, 1)
+                tasks = run.ports.tasks.take(n)
+                first, *_ = await run.rollouts.sample(tasks, 1, Mode.DEV)
                 ended = (report for report in run.reports if report.rollout.id == first.traces[0].rollout.id)
                 if any(report.usage.calls and report.result.failure is None for report in ended):
                     # Once more, now that it has ended well: an agent that keeps replies makes no call this time.
-                    (again,) = await run.sample(Mode.DEV, tasks[:1], 1)
+                    (again,) = await run.rollouts.sample(tasks[:1], 1, Mode.DEV)
                     repeats[again.traces[0].rollout.id] = first.traces[0].rollout.id
                 await run.pool.settle()
             except StopRequested as stop:
                 if not run.reports:
                     raise interrupts.interrupted() from stop
                 interrupted = True
-            await run.end(RunStatus.STOPPED if interrupted else RunStatus.FINISHED)
-            traces = [await run.trace(report.rollout) for report in run.reports]
-            about = describe(run.template)
+            await run.store.end_run(run.record.id, RunStatus.STOPPED if interrupted else RunStatus.FINISHED)
+            traces = [await run.rollouts.trace(report.rollout) for report in run.reports]
             external = {name: llm.model for name, llm in NamedResources(plan.resources).external().items()}
             return dev_report(
                 run.reports,
                 traces,
                 plan.agent,
-                run.config,
-                probe=run.probe,
-                template=about,
+                run.ports.config,
+                probe=run.rollouts.probe,
+                template={} if run.template is None else describe(run.template),
                 interrupted=interrupted,
                 external=external,
                 repeats=repeats,
@@ -289,14 +292,21 @@ class Trainer:
                 f"fit(agent, {train!r}): joining a running server as workers has no part behind it in this version; "
                 "pass the tasks"
             )
-        if not self.config.model.path:
+        external = NamedResources(self.resources).external()
+        trains = mode is Mode.TRAIN and self.algorithm.trains_weights
+        if mode is Mode.TRAIN and not trains and self.config.model.path:
+            raise ConfigError(
+                f"model={self.config.model.path!r}: {self.algorithm.name} trains no weights and loads no model; leave "
+                "it out, and hand the agent what it calls as resources={'llm': LLM(endpoint=..., model=...)}"
+            )
+        if not self.config.model.path and (trains or not external):
             raise ConfigError(
                 "no model: pass model= (--model), a Hugging Face folder, a hub id, or 'smollm2' to begin with, which "
                 "`agl model smollm2` makes"
             )
         if mode is Mode.TRAIN:
             self.algorithm.check(self.config)
-        refuse_clash(NamedResources(self.resources).external(), {POLICY})
+        refuse_clash(external, {POLICY})
         spec: AgentSpec = as_agent(agent)
         train_tasks: list[Json] = []
         if mode is not Mode.VAL:
@@ -328,29 +338,31 @@ class Trainer:
         )
 
 
-def _asked_to_stop(run: Run) -> Callable[[str], None]:
+def _asked_to_stop(run: OpenRun) -> Callable[[str], None]:
     """What the first Ctrl-C (or SIGTERM) does: asks the run to save and end."""
     saving = "saving a checkpoint and " if run.record.config.get("mode") == Mode.TRAIN else ""
 
     def stop(name: str) -> None:
         run.progress.message(f"{name}: {saving}ending; once more to stop at once")
-        run.request_stop("interrupted")
+        run.stop.request("interrupted")
 
     return stop
 
 
-async def _result(run: Run, status: RunStatus, stopped_by: str | None) -> FitResult:
-    steps = [step for step in await run.store.steps(run.record.id) if step.step <= run.last_step]
+async def _result(run: OpenRun, status: RunStatus, stopped_by: str | None) -> FitResult:
+    journal, checkpoints = run.journal, run.journal.checkpoints
+    steps = [step for step in await run.store.steps(run.record.id) if step.step <= journal.last_step]
+    validations = journal.validations
     return FitResult(
         run_id=run.record.id,
         folder=run.folder,
         status=status,
         history=[{key: value for key, value in step.metrics.items() if key != "advantages"} for step in steps],
-        validations=(*run.evaluations, *([run.partial] if run.partial is not None else ())),
-        checkpoint=run.checkpoint,
-        best_checkpoint=run.best_checkpoint,
+        validations=(*validations.done, *([validations.partial] if validations.partial is not None else ())),
+        checkpoint=checkpoints and checkpoints.path,
+        best_checkpoint=checkpoints and checkpoints.best(),
         ledger=total(Ledger.from_json(step.ledger) for step in steps),
-        seconds=dict(run.seconds),
+        seconds=dict(journal.come.seconds),
         stopped_by=stopped_by,
         resume=how_to_resume(description_of(run.record, run.folder), run.record.id, run.folder)
         if status is RunStatus.STOPPED
@@ -358,7 +370,7 @@ async def _result(run: Run, status: RunStatus, stopped_by: str | None) -> FitRes
     )
 
 
-def _plot(result: FitResult, run: Run) -> None:
+def _plot(result: FitResult, run: OpenRun) -> None:
     """The learning curve, where it can be drawn: a run that went well does not fail over its picture."""
     try:
         result.plot()
