@@ -198,7 +198,7 @@ def a_state() -> RunState:
     state.start(run_record(), 40, 100.0)
     state.validations.append(VALIDATION)
     for step in range(1, 12):
-        state.add_step(metrics(step, step / 20), LEDGER)
+        state.done.add(metrics(step, step / 20), LEDGER)
     state.enter("sampling", 64, 150.0, 12)
     for _ in range(46):
         state.add_rollout(a_rollout())
@@ -222,7 +222,7 @@ def test_the_live_panel_shows_what_a_user_asks_for() -> None:
 
 def test_the_live_panel_shows_the_pace_while_rollouts_are_waited_for() -> None:
     state = a_state()
-    state.pace = (57.4, 8, 3)
+    state.phase.pace = (57.4, 8, 3)
     console = screen(100)
     console.print(render(state, 152.0, 100))
     assert "57 tokens/s, 8 requests live, 3 waiting" in text_of(console) and "412 tokens/s" not in text_of(console)
@@ -235,13 +235,13 @@ def test_the_live_panel_shows_the_pace_while_rollouts_are_waited_for() -> None:
 def test_the_live_panel_says_what_was_masked_and_that_nothing_was_trained() -> None:
     state = a_state()
     ledger = {"sampled": 18234, "trained": 17000, "masked": {"forced": 34, "degenerate_group": 1200}, **LEDGER}
-    state.add_step(metrics(12), ledger)
+    state.done.add(metrics(12), ledger)
     console = screen(100)
     console.print(render(state, 152.0, 100))
     assert "18,234 sampled, 17,000 trained" in text_of(console) and "1,200 degenerate_group, 34 forced" in text_of(
         console
     )
-    state.add_step({**metrics(13), "parity_max": None}, {**ledger, "trained": 0, "masked": {"degenerate_group": 18234}})
+    state.done.add({**metrics(13), "parity_max": None}, {**ledger, "trained": 0, "masked": {"degenerate_group": 18234}})
     console = screen(100)
     console.print(render(state, 152.0, 100))
     shown = text_of(console)
@@ -365,7 +365,7 @@ def test_time_left_counts_steps_the_final_validation_and_max_time() -> None:
     state.start(run_record(), 10, 0.0)
     assert state.seconds_left(5.0) is None
     state.validations.append(VALIDATION)
-    state.add_step(metrics(1), LEDGER)
+    state.done.add(metrics(1), LEDGER)
     state.enter("sampling", 4, 10.0)
     assert state.seconds_left(12.0) == pytest.approx(9 * 4.5 - 2.0 + 4.0)
 
@@ -376,9 +376,9 @@ def test_a_resumed_run_shows_the_step_it_is_at() -> None:
     assert state.step is None
     state.enter("sampling", 4, 0.0, step=7)
     assert state.step == 7
-    state.add_step(metrics(7), LEDGER)
+    state.done.add(metrics(7), LEDGER)
     assert state.step == 8
-    state.add_step(metrics(10), LEDGER)
+    state.done.add(metrics(10), LEDGER)
     assert state.step == 10
 
 

@@ -46,15 +46,15 @@ class PlainView:
         if now < self._next_line:
             return
         self._next_line = now + NEXT_LINE
-        done = sum(self._state.outcomes.values())
+        done = sum(self._state.phase.outcomes.values())
         self._print(
-            f"{self._state.phase}: {done}/{plural(self._state.phase_total, 'rollout')}, "
+            f"{self._state.phase.name}: {done}/{plural(self._state.phase.total, 'rollout')}, "
             f"{pace_text(tokens_per_s, live, waiting)}"
         )
 
     def step_done(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json]) -> None:
-        self._state.add_step(metrics, ledger)
-        self._print(step_line(metrics, self._state.total_steps, self._state.trend, ledger.get("masked")))
+        self._state.done.add(metrics, ledger)
+        self._print(step_line(metrics, self._state.total_steps, self._state.done.trend, ledger.get("masked")))
 
     def validated(self, evaluation: Mapping[str, Json]) -> None:
         self._state.validations.append(evaluation)

@@ -23,66 +23,36 @@ PATHS = ("checkpoint", "best", "curve", "folder", RESUME)
 
 
 @dataclass(slots=True)
-class RunState:
-    """Times are seconds of one monotonic clock that the caller reads."""
+class Phase:
+    """What a run is doing now, since when, and how far it is with the rollouts that it waits for."""
 
-    name: str = "run"
-    folder: str = ""
-    total_steps: int | None = None
+    name: str = "starting"
     began: float = 0.0
-    max_time: float | None = None
-    sampling_step: int | None = None
-    steps: list[int] = field(default_factory=list[int])
-    rewards: list[float] = field(default_factory=list[float])
-    metrics: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    ledger: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    validations: list[Mapping[str, Json]] = field(default_factory=list[Mapping[str, Json]])
-    phase: str = "starting"
-    phase_began: float = 0.0
-    phase_total: int = 0
+    total: int = 0
+    """Rollouts that are waited for; 0 where it is something else."""
+    outcomes: Counter[str] = field(default_factory=Counter[str])
+    """Of the rollouts that have ended, also in the phases that follow until others are waited for."""
     pace: tuple[float, int, int] | None = None
     """Tokens a second, requests in hand and in the queue, while rollouts are waited for."""
-    outcomes: Counter[str] = field(default_factory=Counter[str])
-    checkpoint: str | None = None
-    step_seconds: deque[float] = field(default_factory=lambda: deque[float](maxlen=TREND_STEPS))
 
-    # ------------------------------------------------------------------ what happened
 
-    def start(self, run: RunRecord, total_steps: int | None, now: float) -> None:
-        self.name, self.folder, self.total_steps = run.name, run.folder, total_steps
-        self.began = self.phase_began = now
-        limit = cast("Mapping[str, Json]", run.config.get("config") or {}).get("max_time")
-        self.max_time = float(limit) if isinstance(limit, int | float) else None
+@dataclass(slots=True)
+class StepsDone:
+    """The steps that were made: their numbers, rewards and last seconds, and the last one's metrics and ledger."""
 
-    def enter(self, phase: str, total: int, now: float, step: int | None = None) -> None:
-        self.phase, self.phase_total, self.phase_began, self.pace = phase, total, now, None
-        if total:
-            self.outcomes.clear()
-        if step is not None:
-            self.sampling_step = step
+    numbers: list[int] = field(default_factory=list[int])
+    rewards: list[float] = field(default_factory=list[float])
+    seconds: deque[float] = field(default_factory=lambda: deque[float](maxlen=TREND_STEPS))
+    metrics: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    ledger: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
-    def add_rollout(self, rollout: Rollout) -> None:
-        self.outcomes[outcome(rollout)] += 1
-
-    def add_step(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json]) -> None:
+    def add(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json]) -> None:
         self.metrics, self.ledger = metrics, ledger
-        self.steps.append(int(metrics.get("step", len(self.steps) + 1)))
+        self.numbers.append(int(metrics.get("step", len(self.numbers) + 1)))
         reward = metrics.get("reward")
         if isinstance(reward, int | float):
             self.rewards.append(float(reward))
-        self.step_seconds.append(sum(ledger.get("seconds", {}).values()))
-
-    # ------------------------------------------------------------------ what follows from it
-
-    @property
-    def step(self) -> int | None:
-        """The step that is being made, or the last one where there is none left. None where no step is (yet)."""
-        if self.sampling_step is None and not self.steps:
-            return None
-        done = self.steps[-1] if self.steps else 0
-        return max(
-            self.sampling_step or 0, done if self.total_steps is not None and done >= self.total_steps else done + 1
-        )
+        self.seconds.append(sum(ledger.get("seconds", {}).values()))
 
     @property
     def trend(self) -> float | None:
@@ -92,16 +62,60 @@ class RunState:
             return None
         return statistics.linear_regression(range(len(recent)), recent).slope
 
+
+@dataclass(slots=True)
+class RunState:
+    """Times are seconds of one monotonic clock that the caller reads."""
+
+    name: str = "run"
+    folder: str = ""
+    total_steps: int | None = None
+    began: float = 0.0
+    max_time: float | None = None
+    sampling_step: int | None = None
+    done: StepsDone = field(default_factory=StepsDone)
+    validations: list[Mapping[str, Json]] = field(default_factory=list[Mapping[str, Json]])
+    phase: Phase = field(default_factory=Phase)
+    checkpoint: str | None = None
+
+    # ------------------------------------------------------------------ what happened
+
+    def start(self, run: RunRecord, total_steps: int | None, now: float) -> None:
+        self.name, self.folder, self.total_steps = run.name, run.folder, total_steps
+        self.began = self.phase.began = now
+        limit = cast("Mapping[str, Json]", run.config.get("config") or {}).get("max_time")
+        self.max_time = float(limit) if isinstance(limit, int | float) else None
+
+    def enter(self, phase: str, total: int, now: float, step: int | None = None) -> None:
+        self.phase = Phase(phase, now, total, Counter() if total else self.phase.outcomes)
+        if step is not None:
+            self.sampling_step = step
+
+    def add_rollout(self, rollout: Rollout) -> None:
+        self.phase.outcomes[outcome(rollout)] += 1
+
+    # ------------------------------------------------------------------ what follows from it
+
+    @property
+    def step(self) -> int | None:
+        """The step that is being made, or the last one where there is none left. None where no step is (yet)."""
+        if self.sampling_step is None and not self.done.numbers:
+            return None
+        done = self.done.numbers[-1] if self.done.numbers else 0
+        return max(
+            self.sampling_step or 0, done if self.total_steps is not None and done >= self.total_steps else done + 1
+        )
+
     def seconds_left(self, now: float) -> float | None:
         """An estimate from the last steps, with the final validation; ``max_time`` is a ceiling. None before the first
         step ended."""
         guesses: list[float] = []
-        if self.total_steps is not None and self.step_seconds:
-            done = self.steps[-1]
-            per_step = statistics.fmean(self.step_seconds)
+        if self.total_steps is not None and self.done.seconds:
+            done = self.done.numbers[-1]
+            per_step = statistics.fmean(self.done.seconds)
             into_step = (
-                min(now - self.phase_began, per_step)
-                if self.phase in ("sampling", "training") and done < self.total_steps
+                min(now - self.phase.began, per_step)
+                if self.phase.name in ("sampling", "training") and done < self.total_steps
                 else 0.0
             )
             validation = float(self.validations[-1].get("seconds") or 0.0) if self.validations else 0.0

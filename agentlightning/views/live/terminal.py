@@ -22,6 +22,7 @@ from agentlightning.views.live.state import (
     ASCII_BLOCKS,
     BLOCKS,
     PATHS,
+    Phase,
     RunState,
     counts,
     failures,
@@ -56,7 +57,7 @@ class LiveView:
         self.failed: Exception | SystemExit | None = None
         """What went wrong while the panel was drawn."""
         self._clock = clock
-        self._state = RunState(began=clock(), phase_began=clock())
+        self._state = RunState(began=clock(), phase=Phase(began=clock()))
         self._lock = threading.Lock()
         self._live: Live | None = None
         self._closed = False
@@ -79,12 +80,12 @@ class LiveView:
 
     def sampling(self, tokens_per_s: float, live: int, waiting: int) -> None:
         with self._lock:
-            self._state.pace = (tokens_per_s, live, waiting)
+            self._state.phase.pace = (tokens_per_s, live, waiting)
 
     def step_done(self, metrics: Mapping[str, Json], ledger: Mapping[str, Json]) -> None:
         self._check()
         with self._lock:
-            self._state.add_step(metrics, ledger)
+            self._state.done.add(metrics, ledger)
 
     def validated(self, evaluation: Mapping[str, Json]) -> None:
         with self._lock:
@@ -155,32 +156,32 @@ def render(state: RunState, now: float, width: int, glyphs: str = BLOCKS) -> Ren
     """The live panel for a terminal of ``width`` columns. Fits any width: values are cut, never wrapped."""
     width = min(width - 4 if width > NARROW else width, 100)  # room for the ^C that a terminal echoes behind the panel
     rows: list[tuple[str, RenderableType]] = []
-    rows.append((state.phase if len(state.phase) <= LABEL else "phase", _phase_row(state, now, width)))
-    if state.rewards:
+    rows.append((state.phase.name if len(state.phase.name) <= LABEL else "phase", _phase_row(state, now, width)))
+    if state.done.rewards:
         rows.append(("reward", _reward_row(state, width, glyphs)))
     if state.validations:
         rows.append(("validation", _validation_row(state)))
-    lost = failures(state.outcomes)
-    if state.outcomes:
-        line = Text(f"{state.outcomes.get('succeeded', 0)} succeeded", style="green")
+    lost = failures(state.phase.outcomes)
+    if state.phase.outcomes:
+        line = Text(f"{state.phase.outcomes.get('succeeded', 0)} succeeded", style="green")
         if lost:
             line.append(f", {counts(lost)}", style="yellow")
         rows.append(("rollouts", line))
     rows += [(label, Text(line, style)) for label, line, style in _token_rows(state)]
-    if state.pace is not None:
-        rows.append(("speed", Text(pace_text(*state.pace))))
-    elif state.metrics.get("tokens_per_s"):
-        rows.append(("speed", Text(f"{state.metrics['tokens_per_s']:,.0f} tokens/s sampled")))
+    if state.phase.pace is not None:
+        rows.append(("speed", Text(pace_text(*state.phase.pace))))
+    elif state.done.metrics.get("tokens_per_s"):
+        rows.append(("speed", Text(f"{state.done.metrics['tokens_per_s']:,.0f} tokens/s sampled")))
     left = state.seconds_left(now)
     rows.append(
         ("time", Text(duration(now - state.began) + (f", about {duration(left)} left" if left is not None else "")))
     )
-    if "parity_max" in state.metrics:
+    if "parity_max" in state.done.metrics:
         rows.append(
             (
                 "parity",
                 Text(
-                    f"max |Δ logprob| {small(state.metrics['parity_max'])}".replace(
+                    f"max |Δ logprob| {small(state.done.metrics['parity_max'])}".replace(
                         "Δ", "Δ" if glyphs is BLOCKS else "delta"
                     )
                 ),
@@ -206,24 +207,24 @@ def render(state: RunState, now: float, width: int, glyphs: str = BLOCKS) -> Ren
 
 
 def _phase_row(state: RunState, now: float, width: int) -> RenderableType:
-    elapsed = duration(now - state.phase_began)
-    done = sum(state.outcomes.values())
-    if not state.phase_total or state.phase not in ("sampling", "validating"):
-        return Text(elapsed if width >= NARROW and len(state.phase) <= LABEL else f"{state.phase} {elapsed}")
+    elapsed = duration(now - state.phase.began)
+    done = sum(state.phase.outcomes.values())
+    if not state.phase.total or state.phase.name not in ("sampling", "validating"):
+        return Text(elapsed if width >= NARROW and len(state.phase.name) <= LABEL else f"{state.phase.name} {elapsed}")
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_row(
         Text(elapsed),
-        ProgressBar(total=state.phase_total, completed=min(done, state.phase_total), width=max(4, min(30, width - 34))),
-        Text(f"{done}/{state.phase_total}"),
+        ProgressBar(total=state.phase.total, completed=min(done, state.phase.total), width=max(4, min(30, width - 34))),
+        Text(f"{done}/{state.phase.total}"),
     )
     return grid
 
 
 def _reward_row(state: RunState, width: int, glyphs: str) -> Text:
-    line = Text().append(number(state.rewards[-1]), "bold")
-    line.append(f"  {sparkline(state.rewards, max(0, min(40, width - 44)), glyphs)}", style="cyan")
-    if state.trend is not None:
-        line.append(f"  {state.trend:+.3f} a step", style="green" if state.trend > 0 else "yellow")
+    line = Text().append(number(state.done.rewards[-1]), "bold")
+    line.append(f"  {sparkline(state.done.rewards, max(0, min(40, width - 44)), glyphs)}", style="cyan")
+    if state.done.trend is not None:
+        line.append(f"  {state.done.trend:+.3f} a step", style="green" if state.done.trend > 0 else "yellow")
     return line
 
 
@@ -239,8 +240,8 @@ def _validation_row(state: RunState) -> Text:
 
 def _token_rows(state: RunState) -> list[tuple[str, str, str]]:
     """What became of the last step's tokens: label, text and style."""
-    sampled, trained = state.ledger.get("sampled"), state.ledger.get("trained")
-    masked = cast("Mapping[str, int]", state.ledger.get("masked") or {})
+    sampled, trained = state.done.ledger.get("sampled"), state.done.ledger.get("trained")
+    masked = cast("Mapping[str, int]", state.done.ledger.get("masked") or {})
     if not sampled:
         return []
     trained_too = f"{trained:,} trained" if trained else "nothing was trained"
