@@ -8,6 +8,7 @@ token are computed at all, each once, however many samples were drawn there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -126,10 +127,18 @@ class Head:
     def logprobs(self, hidden_UD: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor]:
         """(logprob under the full softmax, log mass of the kept support) of each entry, at least float32. Both carry
         gradients."""
+        logprobs_E, log_kept_E, _ = self._apply(hidden_UD, wanted, entropy=False)
+        return logprobs_E, log_kept_E
+
+    def logprobs_and_entropy(self, hidden_UD: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor, Tensor]:
+        """Those, and the entropy in nats of what each entry was drawn from: at its temperature, over its support."""
+        return self._apply(hidden_UD, wanted, entropy=True)
+
+    def _apply(self, hidden_UD: Tensor, wanted: Wanted, *, entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
         function = cast("Any", _ChunkedLogprobs)
         return cast(
-            "tuple[Tensor, Tensor]",
-            function.apply(hidden_UD, self.module.weight, self.module.bias, self.transform, wanted),
+            "tuple[Tensor, Tensor, Tensor]",
+            function.apply(hidden_UD, self.module.weight, self.module.bias, self.transform, wanted, entropy),
         )
 
 
@@ -142,16 +151,24 @@ class _ChunkedLogprobs(torch.autograd.Function):
     anew in backward.
 
     With z the logits over the temperature, p their softmax and q their softmax over the kept ids: d logprob / dz =
-    onehot - p and d log_kept / dz = q - p.
+    onehot - p, d log_kept / dz = q - p and, with H the entropy of q, dH / dz = -q (log q + H). Where nothing was cut q
+    is p. Without ``entropy`` the third output is empty.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_UD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, transform: Transform, wanted: Wanted
-    ) -> tuple[Tensor, Tensor]:
+        ctx: Any,
+        hidden_UD: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        transform: Transform,
+        wanted: Wanted,
+        entropy: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         dtype = torch.promote_types(hidden_UD.dtype, torch.float32)
         logprobs_E = torch.empty(wanted.rows_E.shape, dtype=dtype, device=hidden_UD.device)
         log_kept_E = torch.zeros_like(logprobs_E)
+        entropy_E = torch.zeros_like(logprobs_E) if entropy else torch.empty(0, dtype=dtype, device=hidden_UD.device)
         log_z_U = torch.empty(hidden_UD.shape[:1], dtype=dtype, device=hidden_UD.device)
         for chunk_U, chunk_E, chunk_K, chunk_G in wanted.chunks:
             _, scaled_UV = _chunk_logits(
@@ -160,27 +177,35 @@ class _ChunkedLogprobs(torch.autograd.Function):
             rows_E = wanted.rows_E[chunk_E] - chunk_U.start
             log_z_U[chunk_U] = scaled_UV.logsumexp(-1)
             logprobs_E[chunk_E] = scaled_UV[rows_E, wanted.targets_E[chunk_E]] - log_z_U[wanted.rows_E[chunk_E]]
+            if entropy:
+                entropy_E[chunk_E] = _entropy((scaled_UV - log_z_U[chunk_U, None]).exp_())[rows_E]
             if chunk_K.stop > chunk_K.start:
                 entries_K = wanted.kept_entries_K[chunk_K]
                 rows_K = wanted.rows_E[entries_K]
                 full_K = scaled_UV[rows_K - chunk_U.start, wanted.kept_ids_K[chunk_K]] - log_z_U[rows_K]
                 log_kept_E[chunk_E] = _log_sums(full_K, entries_K - chunk_E.start, chunk_E.stop - chunk_E.start)
+                if entropy:
+                    entropy_E[entries_K] = 0
+                    entropy_E.index_add_(0, entries_K, _entr((full_K - log_kept_E[entries_K]).exp_()))
             for piece_G in _pieces(chunk_G):
                 entries_G = wanted.set_entries_G[piece_G]
                 rows_G = wanted.rows_E[entries_G]
                 within_GV = _within(scaled_UV, rows_G - chunk_U.start, wanted.sets_SW[wanted.sets_G[piece_G]])
                 log_kept_E[entries_G] = within_GV.logsumexp(-1) - log_z_U[rows_G]
-        ctx.save_for_backward(hidden_UD, weight_VD, bias_V, log_z_U, log_kept_E)
-        ctx.transform, ctx.wanted = transform, wanted
-        return logprobs_E, log_kept_E
+                if entropy:
+                    entropy_E[entries_G] = _entropy(within_GV.softmax(-1))
+        ctx.save_for_backward(hidden_UD, weight_VD, bias_V, log_z_U, log_kept_E, entropy_E)
+        ctx.transform, ctx.wanted, ctx.entropy = transform, wanted, entropy
+        return logprobs_E, log_kept_E, entropy_E
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_UD, weight_VD, bias_V, log_z_U, log_kept_E = cast(
-            "tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]", ctx.saved_tensors
+        hidden_UD, weight_VD, bias_V, log_z_U, log_kept_E, entropy_E = cast(
+            "tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor]", ctx.saved_tensors
         )
         transform, wanted = cast("Transform", ctx.transform), cast("Wanted", ctx.wanted)
-        grad_logprobs_E, grad_log_kept_E = grads
+        grad_logprobs_E, grad_log_kept_E, grad_entropy_E = grads
+        entropy = cast("bool", ctx.entropy)
         needs_hidden, needs_weight, needs_bias = cast("tuple[bool, ...]", ctx.needs_input_grad)[:3]
         grad_hidden_UD = torch.empty_like(hidden_UD) if needs_hidden else None
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=log_z_U.dtype) if needs_weight else None
@@ -197,14 +222,20 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 entries_K = wanted.kept_entries_K[chunk_K]
                 rows_K = wanted.rows_E[entries_K] - chunk_U.start
                 ids_K = wanted.kept_ids_K[chunk_K]
-                kept = (
-                    rows_K,
-                    ids_K,
-                    grad_log_kept_E[entries_K] * (full_UV[rows_K, ids_K] - log_kept_E[entries_K]).exp_(),
-                )
+                probs_K = (full_UV[rows_K, ids_K] - log_kept_E[entries_K]).exp_()
+                grad_K = grad_log_kept_E[entries_K] * probs_K
+                if entropy:
+                    grad_K += _entropy_gradient(probs_K, entropy_E[entries_K], grad_entropy_E[entries_K])
+                kept = (rows_K, ids_K, grad_K)
             probs_UV = full_UV.exp_() if chunk_G.start == chunk_G.stop else full_UV.exp()
             softmax_U = torch.zeros_like(log_z_U[chunk_U]).index_add_(0, rows_E, softmax_E[chunk_E])
-            grad_UV = probs_UV.mul_(-softmax_U[:, None])
+            if entropy:
+                uncut_E = torch.where(wanted.cut_E[chunk_E], 0, grad_entropy_E[chunk_E])
+                uncut_U = torch.zeros_like(softmax_U).index_add_(0, rows_E, uncut_E)
+                grad_UV = _entropy_gradient(probs_UV, _entropy(probs_UV)[:, None], uncut_U[:, None])
+                grad_UV.addcmul_(probs_UV, softmax_U[:, None], value=-1)
+            else:
+                grad_UV = probs_UV.mul_(-softmax_U[:, None])
             grad_UV.index_put_((rows_E, wanted.targets_E[chunk_E]), grad_logprobs_E[chunk_E], accumulate=True)
             if kept is not None:
                 grad_UV.index_put_(kept[:2], kept[2], accumulate=True)
@@ -216,6 +247,11 @@ class _ChunkedLogprobs(torch.autograd.Function):
                     .sub_(log_kept_E[entries_G, None])
                     .exp_()
                 )
+                if entropy:
+                    grad_H_GV = _entropy_gradient(
+                        within_GV, entropy_E[entries_G, None], grad_entropy_E[entries_G, None]
+                    )
+                    grad_UV.index_add_(0, rows_G, grad_H_GV)
                 grad_UV.index_add_(0, rows_G, within_GV.mul_(grad_log_kept_E[entries_G, None]))
             grad_UV = transform.backward_(grad_UV.div_(temperatures_U[:, None]), logits_UV).to(weight_VD.dtype)
             if grad_hidden_UD is not None:
@@ -230,7 +266,21 @@ class _ChunkedLogprobs(torch.autograd.Function):
             None if grad_bias_V is None or bias_V is None else grad_bias_V.to(bias_V.dtype),
             None,
             None,
+            None,
         )
+
+
+_entr = cast("Callable[[Tensor], Tensor]", cast("Any", torch.special).entr)
+"""-p log p of each probability, 0 where it is 0."""
+
+
+def _entropy(probs_UV: Tensor) -> Tensor:
+    return _entr(probs_UV).sum(-1)
+
+
+def _entropy_gradient(probs: Tensor, entropy: Tensor, grad: Tensor) -> Tensor:
+    """The gradient wrt the logits of probabilities: grad * -p (log p + H), which is 0 where p is."""
+    return (_entr(probs) - probs * entropy).mul_(grad)
 
 
 def _chunk_logits(

@@ -89,8 +89,10 @@ class Learner:
         if config.memory_tuning and model.device.type == "cpu":
             keep_freed_memory()
         model.eval()
-        self.weights = TrainedWeights([("", model)], config)
         self._outputs = Outputs(model, self._objective.outputs, config.head_chunk)
+        value_head = self._outputs.value_head
+        heads = [] if value_head is None else [("value_head.", value_head)]
+        self.weights = TrainedWeights([("", model), *heads], config)
         self._pack = functools.partial(
             pack,
             layout=_layout(model, config.layout),
@@ -334,14 +336,18 @@ class Learner:
         return config.lr * (left if config.schedule == "linear" else 0.5 * (1 - math.cos(math.pi * left)))
 
     def state(self) -> dict[str, Any]:
-        """What a resumed learner needs beside the weights: step count, optimizer state, and the masters of bfloat16
-        weights, by name. Not copied."""
-        return {"steps": self.steps, **self.weights.state()}
+        """What a resumed learner needs beside the model's weights: step count, optimizer state, the masters of bfloat16
+        weights, by name, and the head for values where there is one. Not copied."""
+        head = self._outputs.value_head
+        values = {} if head is None else {"value_head": head.state_dict()}
+        return {"steps": self.steps, **self.weights.state(), **values}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Takes over what ``state`` gave. The weights themselves are loaded by the caller. Raises ConfigError where it
         belongs to other parameters."""
         self.weights.load_state(state)
+        if self._outputs.value_head is not None:
+            self._outputs.value_head.load_state_dict(state["value_head"])
         self.steps = int(state["steps"])
 
 

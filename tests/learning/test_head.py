@@ -51,35 +51,44 @@ def wanted(chunk: int) -> Wanted:
     return Wanted(temperatures_U, rows_E, targets_E, kept_entries_K, kept_ids_K, set_entries_G, sets_G, SETS_SW, chunks)
 
 
-def plain(head: Head, hidden_UD: Tensor, want: Wanted) -> tuple[Tensor, Tensor]:
+def plain(head: Head, hidden_UD: Tensor, want: Wanted) -> tuple[Tensor, Tensor, Tensor]:
     raw_UV = head.module(hidden_UD) * head.transform.scale
     cap = head.transform.softcap
     logits_UV = raw_UV if cap is None else cap * torch.tanh(raw_UV / cap)
     logprobs_UV = (logits_UV / want.temperatures_U[:, None]).log_softmax(-1)
     log_kept: list[Tensor] = []
+    entropies: list[Tensor] = []
     for entry, row in enumerate(want.rows_E.tolist()):
         ids = want.kept_ids_K[want.kept_entries_K == entry]
         if (place := (want.set_entries_G == entry).nonzero().flatten()).numel():
             ids = torch.tensor(ALLOWED[int(want.sets_G[place])])
         log_kept.append(logprobs_UV[row, ids].logsumexp(0) if len(ids) else torch.zeros((), dtype=torch.float64))
-    return logprobs_UV[want.rows_E, want.targets_E], torch.stack(log_kept)
+        support = logprobs_UV[row, ids] if len(ids) else logprobs_UV[row]
+        entropies.append(torch.distributions.Categorical(logits=support).entropy())
+    return logprobs_UV[want.rows_E, want.targets_E], torch.stack(log_kept), torch.stack(entropies)
 
 
 @pytest.mark.parametrize(("transform", "chunk", "bias"), list(itertools.product(TRANSFORMS, CHUNKS, (False, True))))
-def test_logprobs_masses_and_gradients_are_those_of_the_full_logits(
+def test_logprobs_masses_entropies_and_gradients_are_those_of_the_full_logits(
     transform: Transform, chunk: int, bias: bool
 ) -> None:
     tested, want = head(transform, bias=bias), wanted(chunk)
     inputs = [torch.randn(U, D, dtype=torch.float64, requires_grad=True), *tested.module.parameters()]
-    mix = torch.randn(2, len(want.rows_E), dtype=torch.float64)
-    for mine, theirs in zip(tested.logprobs(inputs[0], want), plain(tested, inputs[0], want), strict=True):
+    mix = torch.randn(3, len(want.rows_E), dtype=torch.float64)
+    outputs, expected = tested.logprobs_and_entropy(inputs[0], want), plain(tested, inputs[0], want)
+    for mine, theirs in zip(outputs, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+    assert all(torch.equal(a, b) for a, b in zip(tested.logprobs(inputs[0], want), outputs[:2], strict=True))
 
-    def gradients(outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-        return torch.autograd.grad((mix[0] * outputs[0]).sum() + (mix[1] * outputs[1]).sum(), inputs)
+    def gradients(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        mixed = [(row * output).sum() for row, output in zip(mix, outputs, strict=False)]
+        return torch.autograd.grad(torch.stack(mixed).sum(), inputs)
 
-    for mine, theirs in zip(
-        gradients(tested.logprobs(inputs[0], want)), gradients(plain(tested, inputs[0], want)), strict=True
+    for mine, theirs in (
+        *zip(gradients(outputs), gradients(expected), strict=True),
+        *zip(
+            gradients(tested.logprobs(inputs[0], want)), gradients(plain(tested, inputs[0], want)[:2]), strict=True
+        ),
     ):
         torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-12)
 

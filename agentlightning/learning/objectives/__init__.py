@@ -10,10 +10,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentlightning.learning.objective import Objective, ObjectiveSettings
-from agentlightning.learning.objectives import policy_gradient
+from agentlightning.learning.objectives import (
+    cross_entropy,
+    entropy_bonus,
+    policy_gradient,
+    preference,
+    sequence_ratio,
+    value,
+)
 
 OBJECTIVES: Mapping[type[ObjectiveSettings], Callable[[Any], Objective]] = {
     policy_gradient.PolicyGradientLoss: policy_gradient.objective,
+    entropy_bonus.EntropyBonusLoss: entropy_bonus.objective,
+    sequence_ratio.SequenceRatioLoss: sequence_ratio.objective,
+    cross_entropy.CrossEntropyLoss: cross_entropy.objective,
+    preference.PreferenceLoss: preference.objective,
+    value.ValueLoss: value.objective,
 }
 """The function behind each settings record."""
 
