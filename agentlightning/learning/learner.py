@@ -241,6 +241,10 @@ class Learner:
         entries = [torch.arange(group.start, group.stop) for group in groups]
         entries_M = torch.cat([torch.arange(0), *entries]).to(tokens.device)
         blocks = [block for group in groups for block in group.blocks]
+        if not blocks:
+            none = {name: torch.zeros(0, dtype=tokens.dtype, device=tokens.device) for name in self._objective.outputs}
+            totals.add(self._objective.loss(tokens.columns(entries_M), none)[1])
+            return 0.0
         if isinstance(self._objective, TokenSum):
             value = float(self._token_sum(self._objective, blocks, entries_M, tokens, totals))
         else:

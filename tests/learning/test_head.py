@@ -86,9 +86,7 @@ def test_logprobs_masses_entropies_and_gradients_are_those_of_the_full_logits(
 
     for mine, theirs in (
         *zip(gradients(outputs), gradients(expected), strict=True),
-        *zip(
-            gradients(tested.logprobs(inputs[0], want)), gradients(plain(tested, inputs[0], want)[:2]), strict=True
-        ),
+        *zip(gradients(tested.logprobs(inputs[0], want)), gradients(plain(tested, inputs[0], want)[:2]), strict=True),
     ):
         torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-12)
 

@@ -124,8 +124,8 @@ def _recorded(
 ) -> TrainTree:
     nodes = list(tree.nodes)
     with torch.no_grad():
-        by_node = list(_logprobs_by_node(model, tree, temperature))
-    for index, logprobs_TV in by_node:
+        by_node = list(logprobs_by_node(model, tree, temperature))
+    for index, logprobs_TV, _ in by_node:
         tokens = nodes[index].token_ids
         logprobs = array(
             "f",
@@ -144,18 +144,19 @@ def _recorded(
     return TrainTree(tuple(nodes), tree.rollout_id)
 
 
-def _logprobs_by_node(
+def logprobs_by_node(
     model: PreTrainedModel, tree: TrainTree, temperature: float | None = None
-) -> Iterator[tuple[int, Tensor]]:
-    """Each sampled node with the full log-softmax before each of its tokens, from a plain forward of its path. Roots
-    are never sampled here."""
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Each sampled node with the full log-softmax before each of its tokens and the last hidden states behind it, from
+    a plain forward of its path. Roots are never sampled here."""
     paths: list[list[int]] = []
     for index, node in enumerate(tree.nodes):
         before = paths[node.parent] if node.parent >= 0 else []
         paths.append(before + list(node.token_ids))
         if node.sampled:
+            hidden_TD = model.base_model(torch.tensor([paths[-1]])).last_hidden_state[0][len(before) - 1 : -1]
             logits_TV = model(torch.tensor([paths[-1]])).logits[0][len(before) - 1 : -1]
-            yield index, (logits_TV.double() / (temperature or node.temperature)).log_softmax(-1)
+            yield index, (logits_TV.double() / (temperature or node.temperature)).log_softmax(-1), hidden_TD
 
 
 def reference(
@@ -169,7 +170,7 @@ def reference(
         for p in model.parameters():
             p.requires_grad_(True)
         for tree in (tree for group in batch.groups for tree in group):
-            for index, logprobs_TV in _logprobs_by_node(model, tree):
+            for index, logprobs_TV, _ in logprobs_by_node(model, tree):
                 node = tree.nodes[index]
                 assert node.logprobs is not None
                 for t in node.trained:
