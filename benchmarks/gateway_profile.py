@@ -33,7 +33,7 @@ def parts() -> Parts:
     """Name, owner and function of each part."""
     from agentlightning.gateway import server, session, tree
     from agentlightning.gateway.wires import chat_completions
-    from agentlightning.store import sqlite
+    from agentlightning.store import sql
     from agentlightning.templates import chat
 
     return [
@@ -51,8 +51,8 @@ def parts() -> Parts:
         ("template: read the sample", chat.ChatTemplate, "read"),
         ("tree: add the sample", tree.TraceTree, "grow"),
         ("tree: add the sample", tree.TraceTree, "publish"),
-        ("record: rows", sqlite, "call_params"),
-        ("record: rows", sqlite, "node_params"),
+        ("record: rows", sql, "call_params"),
+        ("record: rows", sql, "node_params"),
         ("wire: reply to JSON", chat_completions.ChatCompletions, "reply"),
         ("send the reply", server, "send"),
     ]

@@ -39,6 +39,6 @@ def open_store(url: str, durability: Literal["process", "power"] = "process", *,
         raise ConfigError(
             f"durability {durability!r}: use 'process' (survives kill -9) or 'power' (survives a power cut too)"
         )
-    from agentlightning.store.sqlite import SqliteStore
+    from agentlightning.store.sqlite.store import SqliteStore
 
     return SqliteStore(path, durability, create=create)

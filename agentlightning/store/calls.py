@@ -1,83 +1,30 @@
 """Calls, trace nodes and rewards: what an attempt leaves behind. Each function is one step of a transaction that
 somebody else opened.
 
-``record`` is the hot path: a reply waits for it.
+Inserting a call is a backend's, since a reply waits for it (sqlite/inserts.py).
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
-from operator import itemgetter
-from typing import cast
 
 import orjson
-from sqlalchemy import Connection, Table, delete, insert, select, update
-from sqlalchemy.dialects import sqlite
-from sqlalchemy.dialects.sqlite import insert as upsert
+from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from agentlightning.errors import RewardRefused, StoreError
+from agentlightning.store.dialect import upsert
 from agentlightning.store.rows import Params, to_call, to_node, to_reward
 from agentlightning.store.schema import attempts, calls, nodes, rewards
 from agentlightning.types import Call, CallStatus, Node, Reward, Status
-
-
-class _Insert:
-    """Inserts rows of a table, as many with one statement as it has: straight to the driver, since SQLAlchemy's own
-    execution would more than double what a call costs (benchmarks/store.py)."""
-
-    MOST = 128
-    """Rows in one statement: SQLite takes 32,766 parameters."""
-
-    def __init__(self, table: Table) -> None:
-        self._names = [column.name for column in table.c if column.name not in ("seq", "agent_set")]
-        self._table = table
-        self._values = itemgetter(*self._names)
-        self._statements: dict[int, str] = {}
-
-    def __call__(self, driver: sqlite3.Connection, rows: Sequence[Params]) -> None:
-        done = 0
-        while done < len(rows):
-            # A power of two: few different statements to prepare.
-            count = min(1 << ((len(rows) - done).bit_length() - 1), self.MOST)
-            driver.execute(
-                self._statement(count), [value for row in rows[done : done + count] for value in self._values(row)]
-            )
-            done += count
-
-    def _statement(self, count: int) -> str:
-        if count not in self._statements:
-            one = str(insert(self._table).compile(dialect=sqlite.dialect(paramstyle="qmark"), column_keys=self._names))
-            head, values = one.rsplit(" VALUES ", 1)
-            self._statements[count] = f"{head} VALUES {', '.join([values] * count)}"
-        return self._statements[count]
-
-
-_insert_calls = _Insert(calls)
-_insert_nodes = _Insert(nodes)
 
 Recorded = tuple[Params, Sequence[Params]]
 """A call and the nodes it added."""
 
 
-def record(connection: Connection, added: Sequence[Recorded]) -> None:
-    """Stores calls and the nodes they added. One alone may also replace the call of the same id and its nodes."""
-    driver = cast("sqlite3.Connection", connection.connection.driver_connection)
-    try:
-        _insert_calls(driver, [call for call, _ in added])
-    except sqlite3.IntegrityError:
-        if len(added) > 1:
-            raise
-        _replace(connection, *added[0])
-        return
-    try:
-        _insert_nodes(driver, [node for _, nodes in added for node in nodes])
-    except sqlite3.IntegrityError as error:
-        raise _refused(added[0][0], str(error)) from error
-
-
-def _replace(connection: Connection, call: Params, added: Sequence[Params]) -> None:
+def replace(connection: Connection, call: Params, added: Sequence[Params]) -> None:
+    """Puts a call and its nodes in the place of the recorded call of the same id. Where there is none, raises a
+    StoreError that says why the call could not be inserted."""
     old = connection.execute(select(calls.c.attempt_id, calls.c.index).where(calls.c.id == call["id"])).one_or_none()
     if old is None:
         if connection.execute(select(attempts.c.id).where(attempts.c.id == call["attempt_id"])).one_or_none() is None:
@@ -90,7 +37,7 @@ def _replace(connection: Connection, call: Params, added: Sequence[Params]) -> N
         raise StoreError(f"call {call['id']} is call {old.index} of attempt {old.attempt_id} and cannot become another")
     connection.execute(update(calls).where(calls.c.id == call["id"]).values(call))
     own = (nodes.c.attempt_id == call["attempt_id"]) & (nodes.c.call_index == call["index"])
-    put = upsert(nodes)
+    put = upsert(connection, nodes)
     put = put.on_conflict_do_update(
         index_elements=["attempt_id", "id"],
         set_={column.name: put.excluded[column.name] for column in nodes.c if not column.primary_key},
@@ -100,7 +47,7 @@ def _replace(connection: Connection, call: Params, added: Sequence[Params]) -> N
         connection.execute(delete(nodes).where(own, nodes.c.id.not_in([node["id"] for node in added])))
         changed = connection.execute(put, added).rowcount if added else 0
     except IntegrityError as error:
-        raise _refused(call, str(error)) from error
+        raise refused(call, str(error)) from error
     if changed != len(added):
         raise StoreError(
             f"call {call['id']} cannot be recorded: another call of attempt {call['attempt_id']} added a node of the "
@@ -108,10 +55,11 @@ def _replace(connection: Connection, call: Params, added: Sequence[Params]) -> N
         )
 
 
-def _refused(call: Params, error: str) -> StoreError:
+def refused(call: Params, error: str) -> StoreError:
+    """What is said of a call whose nodes could not be inserted; ``error`` is the database's."""
     what = (
         "a node of that id exists"
-        if "UNIQUE" in error
+        if "unique" in error.lower()
         else "a node's parent, or a node below one of its own, would be missing"
     )
     return StoreError(f"call {call['id']} of attempt {call['attempt_id']} cannot be recorded: {what}")

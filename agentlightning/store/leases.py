@@ -11,12 +11,11 @@ from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any
 
-import orjson
-from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Table, Text, column, func, insert, select, update
-from sqlalchemy.dialects.sqlite import insert as upsert
+from sqlalchemy import Column, ColumnElement, Connection, RowMapping, func, insert, select, update
 
 from agentlightning.errors import LeaseLost, StoreError
 from agentlightning.store.calls import add_rewards
+from agentlightning.store.dialect import among, upsert
 from agentlightning.store.rows import Params, failed_params, failure_params, to_attempt, to_rollout
 from agentlightning.store.runs import require_run
 from agentlightning.store.schema import OPEN, RUNNING, SCORING, attempts, rollouts
@@ -33,11 +32,6 @@ class EndedBy(StrEnum):
     CANCEL = "cancel"
 
 
-def among(table: Table, ids: Sequence[str]) -> ColumnElement[bool]:
-    """Whether a row's id is one of ``ids``: one bound value however many there are."""
-    return table.c.id.in_(select(column("value", Text)).select_from(func.json_each(orjson.dumps(list(ids)).decode())))
-
-
 def in_groups(groups: Collection[int]) -> ColumnElement[bool]:
     """Whether a rollout's group is one of ``groups``."""
     if isinstance(groups, range) and groups.step == 1:
@@ -51,9 +45,9 @@ def enqueue(connection: Connection, rows: Sequence[Params]) -> list[Rollout]:
         return []
     for run_id in {row["run_id"] for row in rows}:
         require_run(connection, run_id)
-    connection.execute(upsert(rollouts).on_conflict_do_nothing(), list(rows))
+    connection.execute(upsert(connection, rollouts).on_conflict_do_nothing(), list(rows))
     ids = [row["id"] for row in rows]
-    stored = {rollout.id: rollout for rollout in select_rollouts(connection, among(rollouts, ids))}
+    stored = {rollout.id: rollout for rollout in select_rollouts(connection, among(connection, rollouts.c.id, ids))}
     for row in rows:
         if row["id"] not in stored:
             raise StoreError(
@@ -176,7 +170,7 @@ def expire(connection: Connection, now: float, max_attempts: int) -> list[Attemp
         else:
             _set_rollout(connection, attempt.rollout_id, {"ended_at": now, **failed_params(failure)})
         ended.append(attempt.id)
-    return select_attempts(connection, among(attempts, ended)) if ended else []
+    return select_attempts(connection, among(connection, attempts.c.id, ended)) if ended else []
 
 
 def requeue_running(connection: Connection, run_id: str, now: float) -> list[str]:
@@ -192,7 +186,8 @@ def requeue_running(connection: Connection, run_id: str, now: float) -> list[str
 
 def requeue_failed(connection: Connection, rollout_ids: Sequence[str]) -> list[str]:
     """Queues those of the rollouts that failed once more."""
-    failed = select_rollouts(connection, among(rollouts, rollout_ids) & (rollouts.c.status == Status.FAILED.value))
+    asked = among(connection, rollouts.c.id, rollout_ids)
+    failed = select_rollouts(connection, asked, rollouts.c.status == Status.FAILED.value)
     for rollout in failed:
         _requeue(connection, rollout.id)
     return [rollout.id for rollout in failed]
@@ -202,7 +197,7 @@ def cancel(connection: Connection, rollout_ids: Sequence[str], message: str, now
     """Cancels those that are not final, with their attempts."""
     ended = {"status": Status.CANCELLED.value, **failure_params(Failure(Reason.CANCELLED, message))}
     open_ = rollouts.c.status.in_([status.value for status in Status if not status.final])
-    changed = select_rollouts(connection, among(rollouts, rollout_ids) & open_)
+    changed = select_rollouts(connection, among(connection, rollouts.c.id, rollout_ids) & open_)
     for rollout in changed:
         if rollout.status is not Status.QUEUED:
             _end(connection, str(rollout.attempt_id), EndedBy.CANCEL, ended, now)
@@ -228,10 +223,11 @@ def select_attempts(
 def select_final(connection: Connection, rollout_ids: Sequence[str]) -> tuple[list[Rollout], str | None]:
     """Those of the rollouts that are final, and where there are none, an id that no rollout has."""
     final = rollouts.c.status.in_([status.value for status in Status if status.final])
-    found = select_rollouts(connection, among(rollouts, rollout_ids), final)
+    found = select_rollouts(connection, among(connection, rollouts.c.id, rollout_ids), final)
     if found:
         return found, None
-    known = set(connection.execute(select(rollouts.c.id).where(among(rollouts, rollout_ids))).scalars())
+    asked = among(connection, rollouts.c.id, rollout_ids)
+    known = set(connection.execute(select(rollouts.c.id).where(asked)).scalars())
     return [], next((id for id in rollout_ids if id not in known), None)
 
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 from sqlalchemy import Connection, Text, cast, delete, func, insert, select, update
-from sqlalchemy.dialects.sqlite import insert as upsert
 
 from agentlightning.errors import StoreError
+from agentlightning.store.dialect import upsert
 from agentlightning.store.rows import Params, to_credit, to_intent, to_run, to_step
 from agentlightning.store.schema import credit, intents, resources, runs, step_groups, steps
 from agentlightning.types import CreditRow, Intent, Json, Mode, RunRecord, RunStatus, StepRecord
 
 
 def create_run(connection: Connection, run: Params) -> None:
-    if connection.execute(upsert(runs).on_conflict_do_nothing(index_elements=["id"]), run).rowcount == 0:
+    if connection.execute(upsert(connection, runs).on_conflict_do_nothing(index_elements=["id"]), run).rowcount == 0:
         raise StoreError(f"run {run['id']} exists already")
 
 
@@ -84,7 +84,7 @@ def put_step(connection: Connection, step: Params, groups: Sequence[int], credit
     forgotten = replaced[1:] if credited is None else replaced
     connection.execute(delete(credit).where(credit.c.run_id == run_id, credit.c.step.in_(forgotten)))
     connection.execute(delete(steps).where(steps.c.run_id == run_id, steps.c.step.in_(replaced[1:])))
-    put = upsert(steps)
+    put = upsert(connection, steps)
     connection.execute(
         put.on_conflict_do_update(index_elements=["run_id", "step"], set_={k: put.excluded[k] for k in step}), step
     )
@@ -113,7 +113,7 @@ def select_steps(connection: Connection, run_id: str) -> list[StepRecord]:
 
 def put_intent(connection: Connection, intent: Params) -> None:
     require_run(connection, intent["run_id"])
-    put = upsert(intents)
+    put = upsert(connection, intents)
     keys = ["run_id", "mode", "step"]
     connection.execute(
         put.on_conflict_do_update(index_elements=keys, set_={k: put.excluded[k] for k in intent}), intent

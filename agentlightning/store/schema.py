@@ -27,9 +27,6 @@ from sqlalchemy import (
 
 REVISION = "0002"
 
-APPLICATION_ID = 0x41474C31
-"""SQLite's mark in the file header that says whose database it is: "AGL1"."""
-
 metadata = MetaData()
 
 

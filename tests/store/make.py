@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 
 from agentlightning.store import Store, open_store
@@ -96,9 +97,16 @@ def url(folder: Path) -> str:
     return f"sqlite:///{folder / 'record.db'}"
 
 
-async def opened(folder: Path, rollouts: int = 0) -> Store:
+Factory = Callable[[Path], Store]
+"""Opens the store that belongs to a folder: a second time, a second one on the same record, as another process would."""
+
+FACTORIES: dict[str, Factory] = {"sqlite": lambda folder: open_store(url(folder))}
+"""The backends that the contract (test_records.py, test_leases.py) is held by."""
+
+
+async def opened(folder: Path, rollouts: int = 0, factory: Factory = FACTORIES["sqlite"]) -> Store:
     """A store with run ``r`` and that many queued rollouts."""
-    store = open_store(url(folder))
+    store = factory(folder)
     await store.create_run(run())
     await store.enqueue([rollout(i) for i in range(rollouts)])
     return store

@@ -15,8 +15,9 @@ import pytest
 from sqlalchemy import Connection
 
 from agentlightning.errors import StoreError
-from agentlightning.store import Store, open_store, sqlite
-from agentlightning.store.sqlite import SqliteStore
+from agentlightning.store import Store, open_store
+from agentlightning.store.sqlite import store as sqlite
+from agentlightning.store.sqlite.store import SqliteStore
 from agentlightning.types import AttemptResult, Status
 
 from . import make

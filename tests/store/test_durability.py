@@ -17,7 +17,7 @@ import pytest
 
 from agentlightning.errors import StoreError
 from agentlightning.store import open_store
-from agentlightning.store.sqlite import SqliteStore
+from agentlightning.store.sqlite.store import SqliteStore
 from agentlightning.types import AttemptResult, RunStatus, Status
 
 from . import make

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from agentlightning.errors import LeaseLost, StoreError
-from agentlightning.store import Store, open_store, sqlite
+from agentlightning.store import Store, sql
 from agentlightning.types import Attempt, AttemptResult, Failure, Mode, Reason, Status
 
 from . import make
@@ -181,7 +181,7 @@ async def test_cancelling_ends_what_is_not_final(store: Store) -> None:
 async def test_wait_returns_all_that_are_final_and_is_woken_by_what_ends_them(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "POLL_S", 600.0)  # as good as never: what this process changes wakes it
+    monkeypatch.setattr(sql, "POLL_S", 600.0)  # as good as never: what this process changes wakes it
     attempts = await make.leased(store, 4)
     ids = [attempt.rollout_id for attempt in attempts]
     assert await store.wait([]) == [] == await store.wait(ids, timeout=0)
@@ -221,11 +221,12 @@ class Leases(RuleBasedStateMachine):
 
     loop: asyncio.AbstractEventLoop
 
-    @initialize()
-    def open(self) -> None:
+    @initialize(backend=st.sampled_from(list(make.FACTORIES)))
+    def open(self, backend: str) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.loop = asyncio.new_event_loop()
-        self.stores = [self.do(make.opened(Path(self.folder.name))), open_store(make.url(Path(self.folder.name)))]
+        folder, factory = Path(self.folder.name), make.FACTORIES[backend]
+        self.stores = [self.do(make.opened(folder, 0, factory)), factory(folder)]
         self.model: dict[str, Model] = {}
 
     def teardown(self) -> None:

@@ -12,7 +12,8 @@ from alembic.config import Config
 from sqlalchemy import NullPool, create_engine
 
 from agentlightning.errors import StoreError
-from agentlightning.store import migrate, open_store, schema
+from agentlightning.store import migrate, open_store
+from agentlightning.store.sqlite.prepare import APPLICATION_ID
 from agentlightning.types import Intent, Mode, Status
 
 from . import make
@@ -29,7 +30,7 @@ def first_schema(path: Path) -> sqlite3.Connection:
         command.upgrade(config, "0001")
         connection.commit()
     database = sqlite3.connect(path)
-    database.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+    database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     return database
 
 

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, NullPool, create_engine
 
 from agentlightning.errors import ConfigError, StoreError
 from agentlightning.store import migrate, open_store, schema
+from agentlightning.store.sqlite import prepare
 
 from . import make
 
@@ -133,7 +134,7 @@ def connected(path: Path) -> Connection:
 
 def created(path: Path) -> None:
     engine = create_engine(f"sqlite:///{path}", poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    migrate.prepare(engine, str(path)).close()
+    prepare.prepare(engine, str(path)).close()
 
 
 def structure(path: Path) -> dict[str, Any]:
@@ -225,7 +226,7 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(
 
 def test_several_processes_may_make_the_same_database_at_once(tmp_path: Path) -> None:
     program = (
-        "import sys, agentlightning.store.sqlite; from agentlightning.store import open_store; print(flush=True); "
+        "import sys, agentlightning.store.sqlite.store; from agentlightning.store import open_store; print(flush=True); "
         "input()\n"
         "for i in range(5): open_store(f'sqlite:///{sys.argv[1]}/{i}.db')"
     )
