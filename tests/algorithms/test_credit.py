@@ -16,9 +16,9 @@ from agentlightning.types import Reason
 from tests.credit.traces import attempt, group, trace
 
 GROUPS = [
-    group(trace("a", 1.0), trace("b", 0.0), trace("c", None, failure=Reason.TIMEOUT), name="one"),
-    group(trace("d", 2.0, attempt(id="d-1"), attempt(id="d-2")), trace("e", 2.0), name="two"),
-    group(trace("f", 3.0), trace("g", 0.0), name="three"),
+    group(trace("a", 1.0), trace("b", 0.0), trace("c", None, failure=Reason.TIMEOUT), number=0),
+    group(trace("d", 2.0, attempt(id="d-1"), attempt(id="d-2")), trace("e", 2.0), number=1),
+    group(trace("f", 3.0), trace("g", 0.0), number=2),
 ]
 
 
