@@ -111,6 +111,7 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
             raise RunFailed(_all_failed(step, groups, run.rollouts.probe))
         if nobody := _nobody_trained(groups, chosen):
             raise RunFailed(f"step {step}: {nobody}")
+        await run.journal.intend(step, groups)
         stats = await run.policy.learn(train_batch(groups, credited.attempts), self.objective())
         clock.mark("training")
         ledger = self.account(run, groups, credited, stats, clock.seconds)

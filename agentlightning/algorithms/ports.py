@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from agentlightning.errors import ConfigError
 from agentlightning.settings.fields import RunConfig
-from agentlightning.types import Json, Mode
+from agentlightning.types import CreditRow, Json, Mode
 
 if TYPE_CHECKING:
     from agentlightning.algorithms.task_order import TaskOrder
@@ -129,9 +129,21 @@ class Journal(Protocol):
         """The last durable step, 0 before the first: a run goes on with the one after it."""
         ...
 
-    async def commit(self, step: int, metrics: dict[str, Json], ledger: Ledger, groups: Sequence[Group]) -> None:
-        """Makes a step durable, then shows it. ``metrics`` is its JSON line, with at least ``step`` and ``reward``;
-        ``groups`` are those that end in it. Raises StoreError."""
+    async def intend(self, step: int, groups: Sequence[Group]) -> None:
+        """Notes, durably, what a step is about to learn from: where the run is resumed before a checkpoint of it,
+        ``next`` gives these groups in this order."""
+        ...
+
+    async def commit(
+        self,
+        step: int,
+        metrics: dict[str, Json],
+        ledger: Ledger,
+        groups: Sequence[Group],
+        credit: Sequence[CreditRow] = (),
+    ) -> None:
+        """Makes a step durable with its credit, then shows it. ``metrics`` is its JSON line, with at least ``step`` and
+        ``reward``; ``groups`` are those that end in it. Raises StoreError."""
         ...
 
     async def validate(self, step: int) -> None:

@@ -16,7 +16,7 @@ from agentlightning.records.traces import Group
 from agentlightning.run.checkpoints import Checkpoints
 from agentlightning.run.rollouts import Place, RunRollouts
 from agentlightning.run.validation import Validations
-from agentlightning.types import Json, RunRecord, StepRecord
+from agentlightning.types import CreditRow, Intent, Json, Mode, RunRecord, StepRecord
 
 if TYPE_CHECKING:
     from agentlightning.store.base import Store
@@ -82,7 +82,18 @@ class RunJournal:
     def last_step(self) -> int:
         return self.come.step
 
-    async def commit(self, step: int, metrics: dict[str, Json], ledger: Ledger, groups: Sequence[Group]) -> None:
+    async def intend(self, step: int, groups: Sequence[Group]) -> None:
+        numbers = tuple(group.number for group in groups)
+        await self._store.put_intent(Intent(self._run.id, step, numbers, self.validations.versions()))
+
+    async def commit(
+        self,
+        step: int,
+        metrics: dict[str, Json],
+        ledger: Ledger,
+        groups: Sequence[Group],
+        credit: Sequence[CreditRow] = (),
+    ) -> None:
         versions = self.validations.versions()
         metrics = {**metrics, "cursor": self._tasks.taken, "policy_version": next(iter(versions.values()), 0)}
         record = StepRecord(
@@ -94,7 +105,7 @@ class RunJournal:
             ledger=ledger.to_json(),
             ended_at=time.time(),
         )
-        await self._store.put_step(record)
+        await self._store.put_step(record, credit)
         for phase, spent in ledger.seconds.items():
             self.come.spent(phase, spent)
         self.come.step, self.come.record = step, record
@@ -130,12 +141,14 @@ class RunJournal:
         """Goes on where the latest checkpoint was saved. Steps recorded after it are made again from their recorded
         rollouts."""
         progress = self._audience.progress
+        intents = await self._store.intents(self._run.id, mode=Mode.TRAIN)
         latest = await self.checkpoints.load() if self.checkpoints is not None else None
         if latest is None:
             where = "" if self.checkpoints is None else f" in {self.checkpoints.folder}"
             progress.message(
                 f"resuming from the start: there is no checkpoint{where}; recorded rollouts are used again"
             )
+            self._rollouts.replay(intents)
             return
         steps = await self._store.steps(self._run.id)
         record = next((step for step in steps if step.step == latest.step), None)
@@ -148,6 +161,7 @@ class RunJournal:
         self.come = Progressed(latest.step, record, latest.extra["cursor"], place, dict(latest.extra["seconds"]))
         self._tasks.taken = self.come.cursor
         await self._rollouts.go_on(place)
+        self._rollouts.replay([intent for intent in intents if intent.step > latest.step])
         self._rollouts.watch.step = latest.step + 1
         self.validations.done[:] = [Evaluation.from_json(value) for value in latest.extra["evaluations"]]
         progress.message(f"resuming after step {latest.step} from {latest.path}")

@@ -7,7 +7,7 @@ rewards, tokens or losses.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from agentlightning.run.pace import Pace
 from agentlightning.run.stopping import Stop
 from agentlightning.settings.fields import RunConfig
 from agentlightning.text import derive_seed
-from agentlightning.types import Json, Mode, Rollout
+from agentlightning.types import Intent, Json, Mode, Rollout
 
 if TYPE_CHECKING:
     from agentlightning.algorithms.ports import Resources
@@ -122,6 +122,8 @@ class RunRollouts:
         """The number that the next group of each mode gets."""
         self._asked: list[_Group] = []
         """Groups that were asked for and not handed over yet, in the order of asking."""
+        self._replayed: deque[int] = deque()
+        """Groups in the order in which they were learned from before a resume."""
 
     # ------------------------------------------------------------------ the port
 
@@ -141,8 +143,12 @@ class RunRollouts:
     async def next(self) -> Group:
         if not self._asked:
             raise RunFailed("next() has no group to wait for: ask() for one first")
-        await self._wait(self._asked, any)
-        group = next(group for group in self._asked if not group.pending)
+        groups = self._asked
+        if self._replayed:
+            number = self._replayed.popleft()
+            groups = [group for group in groups if group.number == number] or groups
+        await self._wait(groups, any)
+        group = next(group for group in groups if not group.pending)
         self._asked.remove(group)
         return await self._finished(group)
 
@@ -170,6 +176,10 @@ class RunRollouts:
         for rollout in await self._store.rollouts(self._run_id, mode=Mode.TRAIN, groups=place.asked):
             by_number[rollout.group].append(rollout)
         self._asked = [_Group.of(rollouts) for rollouts in by_number.values()]
+
+    def replay(self, intents: Sequence[Intent]) -> None:
+        """``next`` gives first what was learned from before, in the same order."""
+        self._replayed.extend(number for intent in intents for number in intent.groups)
 
     def number_from(self, mode: Mode, number: int) -> None:
         """The next group of this mode gets this number."""
