@@ -20,11 +20,11 @@ from agentlightning.errors import ConfigError
 from agentlightning.records.probe import PLACEHOLDER, AgentProbe, ClientFound, CodePlace, Isolation
 from agentlightning.runners.assignment import ENDPOINT_VARIABLES, placeholder
 from agentlightning.runners.environment import IN_AGENT, hide_inherited
+from agentlightning.runners.inspection import find_clients
 from agentlightning.runners.output_log import OutputLog
 from agentlightning.runners.process import Launcher, Zygote, end
 from agentlightning.runners.proxies import bypass, proxies_in
-from agentlightning.runners.scan import find_clients
-from agentlightning.runners.source import caches, fixed_settings
+from agentlightning.runners.source_code import caches, fixed_settings
 from agentlightning.types import Json, Mode
 
 PROBE_TIMEOUT = 120.0

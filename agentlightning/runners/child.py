@@ -31,10 +31,10 @@ from agentlightning.runners.execution import (
     result_to_json,
     seed_everything,
 )
+from agentlightning.runners.frames import frame, write_all
+from agentlightning.runners.inspection import EnvironmentReads, find_clients, heavy_modules, user_modules
 from agentlightning.runners.proxies import proxies_in
-from agentlightning.runners.scan import EnvironmentReads, find_clients, heavy_modules, user_modules
-from agentlightning.runners.source import caches, fixed_settings
-from agentlightning.runners.wire import frame, write_all
+from agentlightning.runners.source_code import caches, fixed_settings
 from agentlightning.types import Failure, Json, Mode, Reason
 
 
@@ -63,7 +63,7 @@ def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
     if order["op"] == "grade":
         from agentlightning.runners.grading import serve
 
-        serve(source, order["state"], requests_fd[0], lambda answer: send({"told": answer}))
+        serve(source, order["state"], requests_fd[0], lambda answer: send({"message": answer}))
         return
     assignment = Assignment.from_json(order["assignment"])
     run(
@@ -71,7 +71,7 @@ def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
         order["name"],
         assignment,
         lambda result: send(result_to_json(result)),
-        lambda name: write_all(result_fd, frame({"told": name})),
+        lambda name: write_all(result_fd, frame({"message": name})),
     )
     if assignment.mode is Mode.DEV:
         _let_threads_end(LEFTOVERS)

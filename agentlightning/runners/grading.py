@@ -33,10 +33,10 @@ from agentlightning.errors import ConfigError, RewardError
 from agentlightning.runners.assignment import ENDPOINT_VARIABLES
 from agentlightning.runners.environment import KEPT_BACK
 from agentlightning.runners.execution import needs_main_thread, seed_everything
+from agentlightning.runners.frames import read_frame
 from agentlightning.runners.output_log import OutputLog
 from agentlightning.runners.process import Child, Launcher, Requests, exit_failure
 from agentlightning.runners.thread import in_thread, prints_go_to, redirect
-from agentlightning.runners.wire import read_frame
 from agentlightning.types import Attempt, Failure, Json, Reason, Rollout, Status
 
 _logger = logging.getLogger("agentlightning")
@@ -260,7 +260,7 @@ class _Worker:
     async def open(self, launcher: Launcher, order: Mapping[str, Json]) -> Json:
         """Starts the process and returns what it said when it had imported the grader. Raises ConfigError where it
         never did."""
-        self._child = await launcher.launch(order, self._printed, self._told, self._requests)
+        self._child = await launcher.launch(order, self._printed, self._answered, self._requests)
         said = await self._wait(IMPORT_TIMEOUT, asyncio.Event())
         if said is None:
             code = self._child.exited.result() if self._child.exited.done() else None
@@ -292,7 +292,7 @@ class _Worker:
         finally:
             stopped.cancel()
 
-    def _told(self, said: Json) -> None:
+    def _answered(self, said: Json) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(said)
 

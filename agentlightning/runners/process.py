@@ -26,8 +26,8 @@ from agentlightning.errors import AgentLightningError
 from agentlightning.runners.assignment import Assignment, MarkTrainable
 from agentlightning.runners.environment import absolute_path, inherited_environment
 from agentlightning.runners.execution import AgentResult, result_from_json
+from agentlightning.runners.frames import Frames, frame
 from agentlightning.runners.output_log import Log
-from agentlightning.runners.wire import Frames, frame
 from agentlightning.types import Failure, Json, Reason
 
 _logger = logging.getLogger("agentlightning")
@@ -59,8 +59,8 @@ class Child(Protocol):
     def close(self) -> None: ...
 
 
-Told = Callable[[Any], None]
-"""Is told what a process says before its result: the names of agents that it marks, or a grader's answers."""
+OnMessage = Callable[[Any], None]
+"""Is given what a process sends before its result: the names of agents that it marks, or a grader's answers."""
 
 
 class Launcher(Protocol):
@@ -72,7 +72,7 @@ class Launcher(Protocol):
         self,
         order: Mapping[str, Json],
         write: Callable[[bytes], None],
-        told: Told = ...,
+        on_message: OnMessage = ...,
         requests: Requests | None = ...,
     ) -> Child: ...
     async def close(self) -> None: ...
@@ -188,15 +188,36 @@ async def _linger(child: Child) -> None:
 # --------------------------------------------------------------------------- pipes
 
 
-class Pipe:
-    """The reading end of a pipe on the running loop. Its writing end is to be given away and closed here."""
+class PipeEnd:
+    """One end of a pipe, on the running loop. The other, ``given_end``, is to be given away and closed here."""
+
+    def __init__(self, kept: int, given: int) -> None:
+        self.given_end = given
+        self._fd = kept
+        self._loop = asyncio.get_running_loop()
+        self._open = True
+        os.set_blocking(kept, False)
+
+    def close_given_end(self) -> None:
+        if self.given_end >= 0:
+            os.close(self.given_end)
+            self.given_end = -1
+
+    def close(self) -> None:
+        self.close_given_end()
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._fd)
+            self._loop.remove_writer(self._fd)
+            os.close(self._fd)
+
+
+class Pipe(PipeEnd):
+    """The reading end of a pipe."""
 
     def __init__(self, feed: Callable[[bytes], None]) -> None:
+        super().__init__(*os.pipe())
         self._feed = feed
-        self._loop = asyncio.get_running_loop()
-        self._fd, self.given_end = os.pipe()
-        os.set_blocking(self._fd, False)
-        self._open = True
         self._loop.add_reader(self._fd, self._read_some)
 
     def _read_some(self) -> bool:
@@ -216,29 +237,14 @@ class Pipe:
             if not self._open or not self._read_some():
                 return
 
-    def close_given_end(self) -> None:
-        if self.given_end >= 0:
-            os.close(self.given_end)
-            self.given_end = -1
 
-    def close(self) -> None:
-        self.close_given_end()
-        if self._open:
-            self._open = False
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-
-
-class Requests:
-    """The writing end of a pipe on the running loop, for messages to a process. Its reading end is to be given away and
-    closed here."""
+class Requests(PipeEnd):
+    """The writing end of a pipe, for messages to a process."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.given_end, self._fd = os.pipe()
-        os.set_blocking(self._fd, False)
+        theirs, ours = os.pipe()
+        super().__init__(ours, theirs)
         self._left = bytearray()
-        self._open = True
 
     def send(self, message: Json) -> None:
         """Queues a message. One that its process no longer takes is dropped: its exit says so."""
@@ -257,29 +263,17 @@ class Requests:
         if self._open:
             self._loop.remove_writer(self._fd)
 
-    def close_given_end(self) -> None:
-        if self.given_end >= 0:
-            os.close(self.given_end)
-            self.given_end = -1
-
-    def close(self) -> None:
-        self.close_given_end()
-        if self._open:
-            self._open = False
-            self._loop.remove_writer(self._fd)
-            os.close(self._fd)
-
 
 # --------------------------------------------------------------------------- the zygote's client
 
 
-def ignore(said: Any) -> None:
-    """A `Told` where nothing is said before the result."""
+def ignore_message(said: Any) -> None:
+    """A `OnMessage` where nothing is said before the result."""
     del said
 
 
-def results(result: asyncio.Future[Json], told: Told) -> Callable[[bytes], None]:
-    """What to do with the bytes that a process writes of itself: what it ``told``, one after the other, then its
+def result_reader(result: asyncio.Future[Json], on_message: OnMessage) -> Callable[[bytes], None]:
+    """What to do with the bytes that a process writes of itself: what it ``on_message``, one after the other, then its
     ``result``."""
     frames = Frames()
 
@@ -288,8 +282,8 @@ def results(result: asyncio.Future[Json], told: Told) -> Callable[[bytes], None]
             return
         try:
             for message in frames.feed(data):
-                if "told" in message:
-                    told(message["told"])
+                if "message" in message:
+                    on_message(message["message"])
                 elif not result.done():
                     result.set_result(message)
         except (ValueError, TypeError) as error:
@@ -457,19 +451,19 @@ class Zygote:
         self,
         order: Mapping[str, Json],
         write: Callable[[bytes], None],
-        told: Told = ignore,
+        on_message: OnMessage = ignore_message,
         requests: Requests | None = None,
     ) -> Child:
-        """Forks a process for ``order``. Its output goes to ``write``, what it says before its result to ``told``."""
+        """Forks a process for ``order``. Its output goes to ``write``, its messages to ``on_message``."""
         await self.start()
         loop = asyncio.get_running_loop()
         child = _Forked(order["id"], self, loop.create_future(), loop.create_future())
-        child.pipes = [Pipe(results(child.result, told)), Pipe(write)]
+        child.pipes = [Pipe(result_reader(child.result, on_message)), Pipe(write)]
         self._children[child.id] = child
         self.send(dict(order), *child.pipes, *([requests] if requests is not None else []))
         return child
 
-    def send(self, message: Json, *pipes: Pipe | Requests) -> None:
+    def send(self, message: Json, *pipes: PipeEnd) -> None:
         """Queues a message with the given ends of pipes, which are closed here once it is sent. Dropped when the
         process is gone."""
 

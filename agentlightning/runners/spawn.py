@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from agentlightning.runners.environment import absolute_path, inherited_environment
-from agentlightning.runners.process import Child, Pipe, Requests, Told, ignore, results
-from agentlightning.runners.wire import HEADER, frame, write_all
+from agentlightning.runners.frames import HEADER, frame, write_all
+from agentlightning.runners.process import Child, OnMessage, Pipe, Requests, ignore_message, result_reader
 from agentlightning.types import Json
 
 _BOOT = (
@@ -61,7 +61,7 @@ class Spawn:
         self,
         order: Mapping[str, Json],
         write: Callable[[bytes], None],
-        told: Told = ignore,
+        on_message: OnMessage = ignore_message,
         requests: Requests | None = None,
     ) -> Child:
         loop = asyncio.get_running_loop()
@@ -72,7 +72,7 @@ class Spawn:
             if not exited.done():
                 exited.set_result(code)
 
-        pipes = (Pipe(results(result, told)), Pipe(write))
+        pipes = (Pipe(result_reader(result, on_message)), Pipe(write))
         given = [pipes[0].given_end, *([requests.given_end] if requests is not None else [])]
         process = subprocess.Popen(  # noqa: ASYNC220  # returns as soon as the process exists
             [sys.executable, "-c", _BOOT, json.dumps(given), json.dumps(absolute_path())],

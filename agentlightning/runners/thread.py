@@ -2,9 +2,9 @@
 can kill an agent.
 
 What is past its deadline is abandoned: an async agent is cancelled, a blocked one is left behind, its thread counted.
-Coroutines are awaited on a loop that attempts share (loops.py). A thread has no environment of its own, so agents under
-this isolation take ``llm``. While it runs, what agents print goes to their own logs, and threads that an agent starts
-belong to its attempt, as they will by default in later Pythons.
+Coroutines are awaited on a loop that attempts share (event_loops.py). A thread has no environment of its own, so agents
+under this isolation take ``llm``. While it runs, what agents print goes to their own logs, and threads that an agent
+starts belong to its attempt, as they will by default in later Pythons.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any, TypeVar
 from agentlightning.agent.calling import Agent
 from agentlightning.agent.rewards import current_endpoint
 from agentlightning.runners.assignment import Assignment, MarkTrainable
+from agentlightning.runners.event_loops import AgentCoroutine, AgentLoops, attempt_log, end_if_forked, quieten
 from agentlightning.runners.execution import LEFTOVERS, AgentResult, execute
-from agentlightning.runners.loops import AgentLoops, Turn, attempt_log, end_if_forked, quieten
 from agentlightning.runners.output_log import Log
 from agentlightning.runners.proxies import bypass
 from agentlightning.types import Failure, Reason
@@ -116,29 +116,29 @@ class _Running:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._turn: Turn | None = None
+        self._coroutine: AgentCoroutine | None = None
         self._cancelled = False
 
-    def hold(self, turn: Turn) -> None:
-        self._turn = turn
+    def hold(self, coroutine: AgentCoroutine) -> None:
+        self._coroutine = coroutine
         if self._cancelled:
-            turn.cancel()
+            coroutine.cancel()
 
     def close(self) -> None:
-        if self._turn is not None:
-            self._turn.close()
+        if self._coroutine is not None:
+            self._coroutine.close()
 
     def began(self) -> float | None:
         """When the agent's code began; None while it waits for the loop that attempts share."""
-        return self._began if self._turn is None else self._turn.began
+        return self._began if self._coroutine is None else self._coroutine.began
 
     def cancel(self) -> asyncio.AbstractEventLoop | None:
         """Cancels it, and returns the loop it is on."""
         self._cancelled = True
-        if self._turn is None:
+        if self._coroutine is None:
             return None
-        self._turn.cancel()
-        return self._turn.loop
+        self._coroutine.cancel()
+        return self._coroutine.loop
 
 
 async def in_thread(

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from agentlightning.runners.environment import IN_AGENT
-from agentlightning.runners.wire import frame, receive
+from agentlightning.runners.frames import frame, receive
 from agentlightning.types import Json
 
 _PR_SET_PDEATHSIG = 1

@@ -14,7 +14,7 @@ from openai import OpenAI
 from agentlightning import GRPO, Trainer
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.settings.fields import RunConfig
-from tests.runners import rude
+from tests.runners import misbehaving
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def trainer(model: str | Path, **settings: Any) -> Trainer:
 
 
 def changes_folder(task: Any, llm: Any) -> float:
-    rude.changes_folder(task, llm)
+    misbehaving.changes_folder(task, llm)
     return random.random()
 
 

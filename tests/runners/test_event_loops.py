@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from agentlightning import emit_reward
-from agentlightning.runners import loops
+from agentlightning.runners import event_loops
 from agentlightning.types import Mode, Reason
 from tests.runners import agents
 from tests.runners.clients import BODY
@@ -22,7 +22,7 @@ from tests.runners.clients import BODY
 @pytest.fixture(autouse=True)
 def _a_loop_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the process' loop ever connected is what some of these tests are about."""
-    monkeypatch.setattr(loops, "_shared", loops._Shared())
+    monkeypatch.setattr(event_loops, "_shared", event_loops._Shared())
 
 
 async def ask(client, llm, text="hello"):
@@ -102,7 +102,7 @@ async def test_rewards_marks_and_prints_of_attempts_that_take_turns_stay_their_o
 
 
 def block():
-    time.sleep(2 * loops.BLOCKS)
+    time.sleep(2 * event_loops.BLOCKS)
 
 
 async def test_a_client_that_blocks_inside_a_coroutine_makes_others_wait_once(world):
@@ -151,7 +151,7 @@ async def test_who_waits_for_a_loop_that_is_blocked_past_the_deadline_gets_anoth
     await world.until(lambda: runners.pool._held)
     late, other = await world.wait([*first, *await world.enqueue(["waits"])])
     assert late.failure.reason is Reason.TIMEOUT and other.reward == 1.0
-    assert "the event loop that its attempts share stands still in test_loops.py:" in late.failure.message
+    assert "the event loop that its attempts share stands still in test_event_loops.py:" in late.failure.message
     assert runners.isolation.abandoned == 1
     release.set()
     await world.until(lambda: runners.isolation.abandoned == 0)

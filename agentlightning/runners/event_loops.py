@@ -1,5 +1,5 @@
-"""Loops: where the coroutines of agents in threads are awaited. All on one event loop, as in the user's own program, so
-that attempts can share what belongs to a loop: a client's open connections, a session, a lock.
+"""Event loops: where the coroutines of agents in threads are awaited. All on one, as in the user's own program, so that
+attempts can share what belongs to a loop: a client's open connections, a session, a lock.
 
 That loop has a thread of its own and is never closed, so that what is shared serves the next run too. It is no agent's:
 where one blocks it past the deadline, another loop takes its place. An agent that blocks it all the time, with clients
@@ -160,7 +160,7 @@ def end_if_forked(process: int) -> None:
         os._exit(0)
 
 
-class Turn:
+class AgentCoroutine:
     """One coroutine of an agent: which loop took it, when it began, what came of it. Taken once, by the shared loop or
     by its attempt's own thread."""
 
@@ -271,36 +271,41 @@ class AgentLoops:
         self._apart = False
         """Whether each attempt has a loop of its own."""
         self._connected = False
-        self._waiting: set[Turn] = set()
+        self._waiting: set[AgentCoroutine] = set()
         self._lock = threading.Lock()
 
-    def wait_for(self, value: Awaitable[Any], hold: Callable[[Turn], None]) -> Any:
-        """Awaits ``value`` from the attempt's thread and returns, or raises, what comes of it. ``hold`` is told its
-        turn."""
+    def wait_for(self, value: Awaitable[Any], hold: Callable[[AgentCoroutine], None]) -> Any:
+        """Awaits ``value`` from the attempt's thread and returns, or raises, what comes of it. ``hold`` is told
+        what it is run as."""
         context = contextvars.copy_context()
         context.run(_owner.set, self)
-        turn = Turn(value, context)
-        hold(turn)
+        coroutine = AgentCoroutine(value, context)
+        hold(coroutine)
         with self._lock:
             shared = not self._apart
             if shared:
-                self._waiting.add(turn)
+                self._waiting.add(coroutine)
                 loop = _shared.get()
-                loop.call_soon_threadsafe(turn.begin, loop)
+                loop.call_soon_threadsafe(coroutine.begin, loop)
         if shared:
-            turn.done.wait()
+            coroutine.done.wait()
             with self._lock:
-                self._waiting.discard(turn)
-        if turn.outcome is None:
+                self._waiting.discard(coroutine)
+        if coroutine.outcome is None:
             own = _Loop()
             try:
-                return turn.here(own)
+                return coroutine.here(own)
             finally:
                 if own.connected:
                     self._connects()
-        if isinstance(turn.loop, _Loop) and turn.longest > BLOCKS and not turn.loop.connected and not self._connected:
+        if (
+            isinstance(coroutine.loop, _Loop)
+            and coroutine.longest > BLOCKS
+            and not coroutine.loop.connected
+            and not self._connected
+        ):
             self._part()  # it shares nothing, and would only make others wait
-        value, error = turn.outcome
+        value, error = coroutine.outcome
         if error is not None:
             raise error
         return value
@@ -310,11 +315,11 @@ class AgentLoops:
         self._connected, self._apart = True, False
 
     def _part(self) -> None:
-        """From now on each attempt has a loop of its own, those that wait for their turn too."""
+        """From now on each attempt has a loop of its own, those that wait for the shared one too."""
         with self._lock:
             self._apart = True
-            for turn in self._waiting:
-                turn.release()
+            for coroutine in self._waiting:
+                coroutine.release()
 
     async def revive(self, loop: AbstractEventLoop | None) -> str | None:
         """Called where an attempt on ``loop`` passed its deadline: puts another loop in its place if it is blocked, and
@@ -328,8 +333,8 @@ class AgentLoops:
             return where
         fresh = _shared.get()
         with self._lock:
-            for turn in self._waiting:
-                fresh.call_soon_threadsafe(turn.begin, fresh)
+            for coroutine in self._waiting:
+                fresh.call_soon_threadsafe(coroutine.begin, fresh)
         return where
 
     @property

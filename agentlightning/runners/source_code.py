@@ -1,5 +1,5 @@
-"""Source: what an agent's text says that its calls depend on: fixed addresses and where they come from, and caches of
-replies. Read, never run."""
+"""Source code: what an agent's own text says that its calls depend on: fixed addresses and where they come from, and
+caches of replies. Read, never run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CACHING_NAMES = ("litellm.cache", "langchain.llm_cache")
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceText:
     """A text of a module: its file, or, of one without a file (a notebook, a prompt), a function. ``first`` is how many
     lines come before it."""
 
@@ -42,9 +42,9 @@ class Source:
     first: int = 0
 
     @classmethod
-    def all_of(cls, module: ModuleType) -> list[Source]:
+    def all_of(cls, module: ModuleType) -> list[SourceText]:
         """None at all where there is no text to look at."""
-        found: list[Source] = []
+        found: list[SourceText] = []
         for name, folder, first, text in _texts(module):
             with suppress(SyntaxError, ValueError):
                 found.append(cls(name, folder, parsed(text), first))
@@ -70,7 +70,7 @@ class Source:
         return found
 
     @cached_property
-    def rebased(self) -> set[str]:
+    def readdressed(self) -> set[str]:
         """Names of clients that are given another base URL before they are used:
         ``client.with_options(base_url=...)``."""
         return {
@@ -100,7 +100,9 @@ class Source:
         """What leads calls somewhere fixed: a URL given as a client's argument, an endpoint variable that is set, or
         read anew from an ``.env`` file."""
         passed_over = {
-            id(node.value) for node in self.nodes if isinstance(node, ast.Assign) and self._names(node) & self.rebased
+            id(node.value)
+            for node in self.nodes
+            if isinstance(node, ast.Assign) and self._names(node) & self.readdressed
         }
         for node in self.nodes:
             if id(node) in passed_over:
@@ -173,12 +175,12 @@ class Source:
 
 def fixed_settings(modules: Iterable[ModuleType]) -> list[CodePlace]:
     """Places in the text of modules that lead calls somewhere fixed."""
-    return [place for module in modules for text in Source.all_of(module) for place in text.fixed()]
+    return [place for module in modules for text in SourceText.all_of(module) for place in text.fixed()]
 
 
 def caches(modules: Iterable[ModuleType]) -> list[CodePlace]:
     """Places in the text of modules that keep replies."""
-    return [place for module in modules for text in Source.all_of(module) for place in text.caches()]
+    return [place for module in modules for text in SourceText.all_of(module) for place in text.caches()]
 
 
 def _texts(module: ModuleType) -> Iterator[tuple[str, Path, int, bytes | str]]:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from agentlightning.runners.source import caches, fixed_settings
+from agentlightning.runners.source_code import caches, fixed_settings
 
 
 @pytest.fixture

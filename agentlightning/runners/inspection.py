@@ -1,4 +1,4 @@
-"""Scan: what can be learned about an agent's module by importing it: the clients it makes, the fixed addresses it
+"""Inspection: what can be learned about an agent's module by importing it: the clients it makes, the fixed addresses it
 names, the libraries it loads.
 
 This is what lets the dev report name the cause when no call reaches the endpoint, and what lets the process runner load
@@ -17,7 +17,7 @@ from typing import Any, cast
 from agentlightning.agent.loading import AgentSource, is_library
 from agentlightning.records.probe import ClientFound
 from agentlightning.runners.assignment import ENDPOINT_VARIABLES
-from agentlightning.runners.source import Source, origin_of
+from agentlightning.runners.source_code import SourceText, origin_of
 
 
 class EnvironmentReads:
@@ -86,11 +86,11 @@ def find_clients(modules: Iterable[ModuleType]) -> list[ClientFound]:
     is used is none."""
     found: list[ClientFound] = []
     for module in modules:
-        texts = Source.all_of(module)
-        rebased = {name for text in texts for name in text.rebased}
+        texts = SourceText.all_of(module)
+        readdressed = {name for text in texts for name in text.readdressed}
         for name, value in list(vars(module).items()):
             url = _base_url(value)
-            if url is None or name.startswith("__") or name in rebased:
+            if url is None or name.startswith("__") or name in readdressed:
                 continue
             kind = f"{type(value).__module__.split('.')[0]}.{type(value).__qualname__}"
             place = next((place for text in texts if (place := text.place_of(name))), "")
