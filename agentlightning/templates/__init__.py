@@ -67,10 +67,10 @@ def describe(template: Template) -> dict[str, Json]:
     known: dict[str, Json] = {"tool_format": template.tool_format, "stop_token_ids": list(template.stop_token_ids)}
     if isinstance(template, ChatTemplate):
         known |= {
-            "chosen": asdict(template.chosen),
-            "native_tools": template.native_tools,
-            "native_calls": template.native_calls,
-            "fallback": template.fallback,
+            "chosen": asdict(template.tool_rendering.choice),
+            "native_tools": template.tool_rendering.native_list,
+            "native_calls": template.tool_rendering.native_calls,
+            "fallback": template.tool_rendering.fallback,
             "made_fit": list(template.fitted),
             "stop_tokens": [template.decode([token]) for token in template.stop_token_ids],
             "probe": asdict(template.probe),

@@ -21,22 +21,20 @@ from typing import Any, cast
 from tokenizers import Tokenizer
 
 from agentlightning.errors import ConfigError, ModelError, TemplateError
-from agentlightning.templates.base import FormatChoice, Parsed, Rendering, SampledTurn
+from agentlightning.templates.base import Parsed, Rendering, SampledTurn
 from agentlightning.templates.codec import Codec, control_tokens
 from agentlightning.templates.escaping import MARK, MARKER, Escaper, marker
-from agentlightning.templates.formats import FORMATS, choose, tool_response
+from agentlightning.templates.formats import FORMATS, tool_response
 from agentlightning.templates.harmony import CHANNEL, END, MESSAGE, START, HarmonyReader
-from agentlightning.templates.jinja import Compiled, compile_template, names_in
 from agentlightning.templates.parser import TAGS, Reader, ReplyParser, TextReader, joined
 from agentlightning.templates.probe import REASONING_FIELDS, Probe, Start, called, probe, short_id
+from agentlightning.templates.renderer import Renderer
+from agentlightning.templates.tool_rendering import ToolRendering
 from agentlightning.types import FinishReason, Json, Message, Tool
 
 logger = logging.getLogger(__name__)
 
 _ANALYSIS = f"{CHANNEL}analysis"
-
-_HANDED = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
-"""What a template is handed in any case, so that no client can."""
 
 MAX_VARIANTS = 32
 """Sets of `chat_template_kwargs` whose template is kept."""
@@ -105,11 +103,9 @@ class ChatTemplate:
             raise ConfigError(
                 f"tool_format {tool_format!r} is not known: use one of {', '.join(sorted(FORMATS))}, or leave it out"
             )
-        core, source, named = _parts_of(tokenizer)
+        core, source, sources = _parts_of(tokenizer)
         control = control_tokens(core, source)
         self._escaper = Escaper(control)
-        self._names = cast("dict[str, str]", tokenizer.special_tokens_map)
-        self._kwargs: dict[str, Json] = {}
         self.kwargs_key = b""
         self._variants = _Variants()
         self._keep_reasoning = keep_reasoning
@@ -119,45 +115,27 @@ class ChatTemplate:
         spoken = [tags for tags in TAGS if any(tag in source or tag in known for tag in tags)]
         self.reasoning_tags = spoken[0] if spoken and not harmony else None
         """What encloses the model's reasoning; None where it has none, or channels instead."""
+        self._probed = partial(
+            probe,
+            escaper=self._escaper,
+            reasoning=harmony or self.reasoning_tags is not None,
+            tags=self.reasoning_tags,
+            ends=[eos] if eos else [],
+        )
         try:
-            self._plain = _compiled(named["default"])
-            self._with_tools = _compiled(named["tool_use"]) if named["tool_use"] != named["default"] else self._plain
-            self._takes = frozenset[str]().union(*map(names_in, named.values())) - self._names.keys() - _HANDED
-            self._probed = partial(
-                probe,
-                escaper=self._escaper,
-                reasoning=harmony or self.reasoning_tags is not None,
-                tags=self.reasoning_tags,
-                ends=[eos] if eos else [],
-            )
-            self.probe: Probe = self._probed(self._apply)
+            self._renderer = Renderer.of(sources, cast("dict[str, str]", tokenizer.special_tokens_map))
+            self.probe: Probe = self._probed(self._renderer)
         except TemplateError as error:
             raise ModelError(
                 f"the tokenizer's chat template cannot be used: {error}; give the model folder one that can"
             ) from error
         found = self.probe
-        self.chosen: FormatChoice = choose(tool_format, found.call_format, known, source)
-        """The tool format, whether that is sure, and why."""
-        self.tool_format: str = self.chosen.name
-        self._format = FORMATS[self.tool_format]
-        self._opening = self._format.write_all([("zq", "{}")]).partition("zq")[0]
-        signs = self._format.signs
-        spoken_of = found.call_format is None and bool(signs) and all(sign in known or sign in source for sign in signs)
-        self.native_calls: bool = found.results and (
-            self.tool_format == found.call_format or (found.tools and spoken_of)
-        )
-        """Calls and results stand where the template has them; else they are text."""
-        self.native_tools: bool = found.tools and self.native_calls
-        """So does the list of tools."""
-        if self._format.scanner is None and not self.native_calls:
-            raise ConfigError(
-                f"tool_format {self.tool_format!r} needs a chat template that renders calls and results itself: "
-                f"{self.fallback}"
-            )
-
-        ends = [found.end_of_turn, *self._format.ends, *([found.calls.end] if found.calls else [])]
+        self.tool_rendering = ToolRendering.of(tool_format, found, known, source)
+        self.tool_format: str = self.tool_rendering.choice.name
+        form = self.tool_rendering.format
+        ends = [found.end_of_turn, *form.ends, *([found.calls.end] if found.calls else [])]
         eos_id = cast("int | None", tokenizer.eos_token_id)
-        ids = [control[end] for end in ends if end in control and end not in self._format.goes_on]
+        ids = [control[end] for end in ends if end in control and end not in form.goes_on]
         self.stop_token_ids: tuple[int, ...] = tuple(
             dict.fromkeys([*ids, *([] if eos_id is None else [eos_id]), *stop_token_ids])
         )
@@ -171,12 +149,12 @@ class ChatTemplate:
     # ----------------------------------------------------------------- what clients hand to the template
     def untaken(self, kwargs: Mapping[str, Json]) -> tuple[str, ...]:
         """As in `base.Template`."""
-        return tuple(name for name in kwargs if name not in self._takes)
+        return tuple(name for name in kwargs if name not in self._renderer.takes)
 
     def under(self, kwargs: Mapping[str, Json]) -> ChatTemplate:
         """As in `base.Template`. It is probed anew, since what begins a reply may be another; the same one is given for
         the same values."""
-        taken = {name: kwargs[name] for name in sorted(kwargs.keys() & self._takes)}
+        taken = {name: kwargs[name] for name in sorted(kwargs.keys() & self._renderer.takes)}
         return (
             self._variants.get(
                 b"\0" + json.dumps(taken, sort_keys=True).encode(), lambda key: self._variant(key, taken)
@@ -187,9 +165,9 @@ class ChatTemplate:
 
     def _variant(self, key: bytes, taken: dict[str, Json]) -> ChatTemplate:
         other = copy.copy(self)
-        other._kwargs = self._escaper.escape_json(taken)
+        other._renderer = self._renderer.handed(cast("dict[str, Json]", self._escaper.escape_json(taken)))
         other.kwargs_key = key
-        other.probe = other._probed(other._apply)
+        other.probe = other._probed(other._renderer)
         return other
 
     # ----------------------------------------------------------------- rendering
@@ -202,25 +180,9 @@ class ChatTemplate:
         offered = [self._escaper.escape_json(_as_function(tool)) for tool in tools]
         places: dict[int, _Place] = {}
         turns = self._turns(messages, offered, sampled, places)
-        shown = offered if offered and self.native_tools and not self.probe.tools_in_system else None
-        text = self._apply([turn.as_json() for turn in turns], shown, True)
+        shown = offered if offered and self.tool_rendering.native_list and not self.probe.tools_in_system else None
+        text = self._renderer([turn.as_json() for turn in turns], shown, True)
         return self._split(text, places)
-
-    def _apply(self, messages: Sequence[Json], tools: Sequence[Json] | None, generate: bool) -> str:
-        compiled = self._with_tools if tools else self._plain
-        try:
-            return compiled(
-                messages=messages,
-                tools=tools,
-                documents=None,
-                add_generation_prompt=generate,
-                **self._names,
-                **self._kwargs,
-            )
-        except Exception as error:  # a template is a program of somebody else's: it may fail in any way
-            raise TemplateError(
-                f"the chat template refused the conversation: {' '.join(str(error).split()) or type(error).__name__}"
-            ) from error
 
     def _turns(
         self,
@@ -229,24 +191,24 @@ class ChatTemplate:
         sampled: Mapping[int, SampledTurn],
         places: dict[int, _Place],
     ) -> list[_Turn]:
-        lost = not self.native_calls and any(m.tool_calls or m.role == "tool" for m in messages)
-        if not self._warned and (lost or (offered and not self.native_tools)):
+        lost = not self.tool_rendering.native_calls and any(m.tool_calls or m.role == "tool" for m in messages)
+        if not self._warned and (lost or (offered and not self.tool_rendering.native_list)):
             self._warned = True
-            logger.warning("%s", self.fallback)
+            logger.warning("%s", self.tool_rendering.fallback)
         turns: list[_Turn] = []
         names: dict[str, str] = {}
         extra = (
-            self._format.instructions(offered, as_text=not self.native_calls)
-            if offered and not self.native_tools
+            self.tool_rendering.format.instructions(offered, as_text=not self.tool_rendering.native_calls)
+            if offered and not self.tool_rendering.native_list
             else ""
         )
-        carried = (
+        as_json = (
             self._escaper.broken(json.dumps(offered, ensure_ascii=False))
-            if offered and self.native_tools and self.probe.tools_in_system
+            if offered and self.tool_rendering.native_list and self.probe.tools_in_system
             else ""
         )
-        if (extra or carried) and messages[0].role != "system":
-            turns.append(_Turn("system", extra, {"tools": carried} if carried else {}))
+        if (extra or as_json) and messages[0].role != "system":
+            turns.append(_Turn("system", extra, {"tools": as_json} if as_json else {}))
         for i, message in enumerate(messages):
             for call in message.tool_calls:
                 names[call.id] = call.name
@@ -261,8 +223,8 @@ class ChatTemplate:
                 if i == 0 and message.role == "system":
                     if extra:
                         turn = turn.joined(_Turn("system", extra))
-                    if carried:
-                        turn.fields["tools"] = carried
+                    if as_json:
+                        turn.fields["tools"] = as_json
             else:
                 raise TemplateError(
                     f"a message has the role {message.role!r}: it has to be system, user, assistant or tool"
@@ -278,13 +240,13 @@ class ChatTemplate:
                 turns[-1].content += "\n" + turn.content
             else:
                 turns.append(turn)
-        return self._alternating(self._accepted(turns), bool(offered) and self.native_tools)
+        return self._alternating(self._accepted(turns), bool(offered) and self.tool_rendering.native_list)
 
     def _assistant(
         self, i: int, messages: Sequence[Message], sample: SampledTurn | None, places: dict[int, _Place]
     ) -> _Turn:
         message = messages[i]
-        given = bool(message.tool_calls) and self.native_calls and self.probe.calls is not None
+        given = bool(message.tool_calls) and self.tool_rendering.native_calls and self.probe.calls is not None
         if sample is None and not given:
             return self._written(message)
         reasons = self._reasons(sample.text) if sample else bool(message.reasoning) and self.probe.reasoning
@@ -326,12 +288,16 @@ class ChatTemplate:
     def _as_sampled(self, message: Message) -> tuple[str, str]:
         """The reasoning and the rest of a turn that was not sampled here, as the model would have written them."""
         content, thought = self._escaper.escape(message.content), self._escaper.escape(message.reasoning or "")
-        if self._format.scanner is None:
+        if self.tool_rendering.format.scanner is None:
             again = f"{END}{START}assistant"
             said = f"{CHANNEL}commentary{MESSAGE}{content}{again}" if content else ""
-            return f"{_ANALYSIS}{MESSAGE}{thought}{again}", self._format.write_reply(said, self._calls(message))
+            return f"{_ANALYSIS}{MESSAGE}{thought}{again}", self.tool_rendering.format.write_reply(
+                said, self._calls(message)
+            )
         opening, closing = self.reasoning_tags or ("", "")
-        return f"{opening}\n{thought}\n{closing}\n\n", self._format.write_reply(content, self._calls(message))
+        return f"{opening}\n{thought}\n{closing}\n\n", self.tool_rendering.format.write_reply(
+            content, self._calls(message)
+        )
 
     def _calls(self, message: Message) -> list[tuple[str, str]]:
         """Names and arguments, escaped: JSON objects re-serialised as templates do it, anything else as it is."""
@@ -355,7 +321,7 @@ class ChatTemplate:
         """An assistant turn that was not sampled here (or that the template rewrites). Its calls are written as the
         model would write them."""
         escape = self._escaper.escape
-        turn = _Turn("assistant", self._format.write_reply(escape(message.content), self._calls(message)))
+        turn = _Turn("assistant", self.tool_rendering.format.write_reply(escape(message.content), self._calls(message)))
         if message.reasoning is not None and self.probe.reasoning:
             reasoning = escape(message.reasoning)
             if self.probe.reasoning_field:
@@ -367,7 +333,7 @@ class ChatTemplate:
     def _result(self, message: Message, names: Mapping[str, str]) -> _Turn:
         content = self._escaper.escape(message.content)
         of = message.tool_call_id or ""
-        if not self.native_calls or (self.probe.calls and of not in names):
+        if not self.tool_rendering.native_calls or (self.probe.calls and of not in names):
             # A template that asks for calls as such refuses a result whose call a client has cut away.
             return _Turn("user", tool_response(content))
         name = message.name or names.get(of, "")
@@ -503,7 +469,11 @@ class ChatTemplate:
                 if place.sample is None:
                     # What the format writes itself goes; anything before that is the template's.
                     return before.removesuffix(
-                        head if reasons else self._opening if head.endswith(self._opening) else head
+                        head
+                        if reasons
+                        else self.tool_rendering.opening
+                        if head.endswith(self.tool_rendering.opening)
+                        else head
                     )
                 return before[: len(before) - len(head)] + place.start.generation
         return None if place.call else before
@@ -511,7 +481,7 @@ class ChatTemplate:
     def _past_end(self, text: str, at: int, place: _Place) -> int | None:
         """Where the text behind a sample goes on, past the end-of-turn that the sample holds already. None for a call
         that ends in no known way."""
-        ends = (self.probe.end_of_turn, *self._format.goes_on)
+        ends = (self.probe.end_of_turn, *self.tool_rendering.format.goes_on)
         if place.call:
             style = self.probe.calls
             assert style is not None
@@ -527,22 +497,6 @@ class ChatTemplate:
                 if word and text.startswith(word, past):
                     return past + len(word)
         return at
-
-    @property
-    def fallback(self) -> str:
-        """One line for people: why tools are rendered as text. "" where the template's own rendering is used."""
-        if self.native_tools:
-            return ""
-        if self.native_calls:
-            return (
-                "the chat template does not render the tool list in front of a conversation: it is written into the "
-                "system message"
-            )
-        if self.probe.lacks:
-            why = f"the chat template does not render {' or '.join(self.probe.lacks)}"
-        else:
-            why = f"tool_format {self.tool_format!r} is not what the chat template writes ({self.probe.call_format!r})"
-        return f"{why}: tools, calls and results are written as text, in the form {self.tool_format!r}"
 
     # ----------------------------------------------------------------- tokens
     def encode(self, text: str, *, start: bool) -> array[int]:
@@ -570,7 +524,7 @@ class ChatTemplate:
         return ReplyParser(self._codec, self._stop_ids, reader, stop)
 
     def _reader(self, tools: Sequence[Tool]) -> Reader:
-        scanner = self._format.scanner
+        scanner = self.tool_rendering.format.scanner
         if scanner is None:
             return HarmonyReader(tools=bool(tools))
         return TextReader(self.reasoning_tags, scanner(tools) if tools else None, inside=self.probe.thinks_first)
@@ -607,13 +561,6 @@ def _parts_of(tokenizer: Any) -> tuple[Tokenizer, str, dict[str, str]]:
         return core, template, {"default": template, "tool_use": template}
     default = template.get("default") or next(iter(template.values()))
     return core, "\n".join(template.values()), {"default": default, "tool_use": template.get("tool_use") or default}
-
-
-def _compiled(source: str) -> Compiled:
-    try:
-        return compile_template(source)
-    except Exception as error:  # whatever a source that is no template makes the compiler raise
-        raise TemplateError(f"it is no Jinja template: {' '.join(str(error).split())}") from error
 
 
 def _unmarked(text: str) -> str:

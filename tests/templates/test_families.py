@@ -381,11 +381,11 @@ def test_the_models_own_call_id_ends_ours_and_comes_back_to_it() -> None:
 def test_a_template_that_writes_calls_is_sure_proof() -> None:
     for name in [*FAMILIES, *SPECIAL]:
         template = made(name)
-        chosen = template.chosen
+        chosen = template.tool_rendering.choice
         assert chosen.name == template.tool_format
         assert chosen.sure is (template.probe.call_format is not None)
         assert "\n" not in chosen.why
-    assert template_of("hermes").chosen.why == "the chat template writes calls in this form"
+    assert template_of("hermes").tool_rendering.choice.why == "the chat template writes calls in this form"
 
 
 @pytest.mark.parametrize(
@@ -407,10 +407,10 @@ def test_a_template_without_calls_is_guessed_from_the_tokens(
     end = tokens[-1]
     found = load_template(wrap(byte_level(tokens, plain), template, eos=end, bos=tokens[0]))
     assert isinstance(found, ChatTemplate)
-    assert found.chosen.name == found.tool_format == expected
-    assert not found.chosen.sure
-    assert sign in found.chosen.why
-    assert not found.native_tools
+    assert found.tool_rendering.choice.name == found.tool_format == expected
+    assert not found.tool_rendering.choice.sure
+    assert sign in found.tool_rendering.choice.why
+    assert not found.tool_rendering.native_list
     messages = [
         Message("user", "Hi"),
         Message("assistant", "", (ToolCall("c", "calc", A2),)),
@@ -442,7 +442,11 @@ def test_a_template_that_lacks_only_the_tool_list_gets_it_as_text_and_keeps_its_
     make: Callable[[], PreTrainedTokenizerFast], caplog: pytest.LogCaptureFixture
 ) -> None:
     template = ChatTemplate(make())
-    assert (template.chosen.sure, template.native_tools, template.native_calls) == (True, False, True)
+    assert (
+        template.tool_rendering.choice.sure,
+        template.tool_rendering.native_list,
+        template.tool_rendering.native_calls,
+    ) == (True, False, True)
     messages = [
         Message("user", "Hi"),
         Message("assistant", "", (ToolCall("c", "calc", A2),)),
@@ -450,8 +454,8 @@ def test_a_template_that_lacks_only_the_tool_list_gets_it_as_text_and_keeps_its_
     ]
     with caplog.at_level(logging.WARNING, logger="agentlightning"):
         texts = [template.render(messages[:end], (CALC,), {}).texts[0] for end in (1, 3)]
-    assert [record.getMessage() for record in caplog.records] == [template.fallback]
-    assert "does not render the tool list" in template.fallback
+    assert [record.getMessage() for record in caplog.records] == [template.tool_rendering.fallback]
+    assert "does not render the tool list" in template.tool_rendering.fallback
     for text in texts:
         assert text.count("You can use tools.") == 1
         assert '"description": "Calculates."' in text
@@ -461,7 +465,10 @@ def test_a_template_that_lacks_only_the_tool_list_gets_it_as_text_and_keeps_its_
 
 
 def test_gemma_3_has_no_tools_and_gets_them_as_text() -> None:
-    assert (template_of("gemma").chosen.name, template_of("gemma").native_tools) == ("text", False)
+    assert (template_of("gemma").tool_rendering.choice.name, template_of("gemma").tool_rendering.native_list) == (
+        "text",
+        False,
+    )
     assert "<start_function_call>" not in GEMMA
 
 

@@ -33,8 +33,8 @@ every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES
 @every_family
 def test_the_format_is_found_in_what_the_template_writes(family) -> None:
     template = template_of(family.name)
-    assert (template.tool_format, template.native_tools) == (family.tool_format, family.native)
-    assert bool(template.fallback) is not family.native
+    assert (template.tool_format, template.tool_rendering.native_list) == (family.tool_format, family.native)
+    assert bool(template.tool_rendering.fallback) is not family.native
 
 
 @every_family
@@ -96,10 +96,13 @@ def test_a_format_can_be_chosen_by_name() -> None:
             assert describe(template)["chosen"]["why"] == "asked for"
             text = template.render(messages, (CALC,), {}).texts[0]
             assert ('"parameters": {"expression": "1"}' in text) is (tool_format == "llama3_json")
-            if not template.native_tools:
+            if not template.tool_rendering.native_list:
                 assert "You can use tools." in text
-                assert ("<tool_response>\n1\n</tool_response>" in text) is not template.native_calls
-                assert "tool_format" in template.fallback or "does not render" in template.fallback
+                assert ("<tool_response>\n1\n</tool_response>" in text) is not template.tool_rendering.native_calls
+                assert (
+                    "tool_format" in template.tool_rendering.fallback
+                    or "does not render" in template.tool_rendering.fallback
+                )
             written = (
                 '{"name": "calc", "parameters": {}}'
                 if tool_format == "llama3_json"
@@ -109,8 +112,8 @@ def test_a_format_can_be_chosen_by_name() -> None:
                 len(template.read(template.encode(written, start=False), (CALC,), FinishReason.STOP).message.tool_calls)
                 == 1
             )
-    assert not template_of("hermes", "text").native_tools
-    assert template_of("hermes", "hermes").native_tools
+    assert not template_of("hermes", "text").tool_rendering.native_list
+    assert template_of("hermes", "hermes").tool_rendering.native_list
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones() -> None:

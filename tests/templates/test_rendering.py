@@ -390,7 +390,7 @@ def test_the_fallback_is_told_once_and_only_when_tools_are_used(caplog: pytest.L
         assert not caplog.records
         template.render(messages, (CALC,), {})
         template.render(messages, (CALC,), {})
-    assert [record.getMessage() for record in caplog.records] == [template.fallback]
+    assert [record.getMessage() for record in caplog.records] == [template.tool_rendering.fallback]
 
 
 def test_a_rendering_is_the_same_every_time() -> None:
