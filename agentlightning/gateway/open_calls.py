@@ -62,6 +62,11 @@ class OpenCalls:
         return len(self._tasks)
 
     @property
+    def waited_for(self) -> bool:
+        """Whether a connection waits for one of them."""
+        return any(call.readers for calls in self._by_request.values() for call in calls)
+
+    @property
     def kept(self) -> int:
         """Delivered replies that may be asked for again."""
         return len(self._delivered)
@@ -187,7 +192,7 @@ class OpenCalls:
 
     async def idle(self) -> None:
         """Returns once no call is being sampled, recorded or waited for."""
-        while self._tasks or any(call.readers for calls in self._by_request.values() for call in calls):
+        while self._tasks or self.waited_for:
             await (asyncio.wait(self._tasks) if self._tasks else asyncio.sleep(0.01))
 
     async def end(self) -> None:

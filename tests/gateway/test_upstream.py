@@ -755,10 +755,15 @@ async def test_a_call_that_is_left_after_the_answer_began_says_nothing_of_the_en
         return await stream(request, [b"data: 1\n\n"] * 20 + [b"data: [DONE]\n\n"], other.go)
 
     other.handle = speaks
-    monkeypatch.setattr("agentlightning.gateway.external.upstream.PATIENCE", 0.65)
+    monkeypatch.setattr("agentlightning.gateway.external.upstream.PATIENCE", 0.5)
     third = await house.open()
     other.go.clear()
-    await patient(third, 0.7, b'{"model":"judge","seconds":0.6}')
+    async with aiohttp.ClientSession() as session:
+        url = f"{third.endpoint.base_url}/chat/completions"
+        async with session.post(url, json={"model": "judge", "seconds": 0.6}) as response:
+            await response.content.readany()  # its first word took longer than that; then the client leaves at once
+            response.close()
+    await until(lambda: not third.session.calls.waited_for)
     assert (await third.end()).trouble is None, "it had begun to answer"
     await patient(fourth := await house.open(), 0.9, b'{"model":"judge","seconds":5}')
     assert (await fourth.end()).trouble is not None
