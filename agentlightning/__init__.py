@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-    from agentlightning import tracing as tracer  # noqa: F401  # a door, spellings/paths.py
+    # a door: spellings/paths.py
+    from agentlightning import tracing as tracer  # noqa: F401  # pyright: ignore[reportUnusedImport]
     from agentlightning.agent.calling import LitAgent, llm_rollout, prompt_rollout, rollout
     from agentlightning.agent.resources import LLM, Dataset, NamedResources, PromptTemplate, ProxyLLM
     from agentlightning.agent.rewards import emit_reward

@@ -23,7 +23,7 @@ from agentlightning.types import Intent, Json, Mode, Rollout
 if TYPE_CHECKING:
     from agentlightning.algorithms.ports import Resources
     from agentlightning.engines.local.scheduler import Load
-    from agentlightning.gateway.late import Ended
+    from agentlightning.gateway.ended_attempts import EndedAttempts
     from agentlightning.records.probe import AgentProbe
     from agentlightning.records.progress import Progress
     from agentlightning.runners.local_desk import LocalDesk
@@ -106,7 +106,7 @@ class RunRollouts:
         store: Store,
         desk: LocalDesk,
         probe: AgentProbe,
-        ended: Ended,
+        ended: EndedAttempts,
         resources: Resources,
         watch: Watch,
     ) -> None:
@@ -285,7 +285,7 @@ class RunRollouts:
 class _Late:
     """Counts what came after its attempt had ended, anew each time it is asked."""
 
-    def __init__(self, ended: Ended) -> None:
+    def __init__(self, ended: EndedAttempts) -> None:
         self._ended = ended
         self._before = (0, 0)
 
