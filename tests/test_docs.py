@@ -297,6 +297,22 @@ def test_a_file_that_a_docstring_names_exists() -> None:
     assert wrong == []
 
 
+def test_a_module_that_a_page_names_exists() -> None:
+    """By the end of its path; but for a user's own (``my_agent.py``) and those of other projects."""
+    ours = [f"/{path.relative_to(ROOT)}" for path in ROOT.rglob("*.py") if ".venv" not in path.parts]
+    theirs = {"my_agent.py", "train.py", "FILE.py"}
+    wrong = [
+        f"{each}: {each.text}"
+        for page in PAGES
+        if page.name != "absent.md"
+        for each in inline(page)
+        if re.fullmatch(r"[\w/]+\.py", each.text)
+        and each.text not in theirs
+        and not any(path.endswith(f"/{each.text}") for path in ours)
+    ]
+    assert wrong == []
+
+
 # --------------------------------------------------------------------------- benchmarks
 
 
