@@ -3,7 +3,7 @@ tensors and no store."""
 
 from agentlightning.agent.trained_agents import TrainedAgents, together
 from agentlightning.credit.attempt import credit_attempt
-from agentlightning.credit.step import CreditRule, StepCredit, credit_by_policy, credit_step
+from agentlightning.credit.step import CreditRule, StepCredit, credit_rows, credit_step
 from agentlightning.credit.trees import train_batch, train_tree
 from agentlightning.credit.unused import last_reward, unused_rewards
 
@@ -12,7 +12,7 @@ __all__ = [
     "StepCredit",
     "TrainedAgents",
     "credit_attempt",
-    "credit_by_policy",
+    "credit_rows",
     "credit_step",
     "last_reward",
     "together",

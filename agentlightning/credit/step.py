@@ -14,7 +14,8 @@ from typing import Protocol
 
 from agentlightning.credit.attempt import credit_attempt
 from agentlightning.records.credit import AttemptCredit, NodeCredit
-from agentlightning.records.traces import AttemptTrace, Group, Trace
+from agentlightning.records.traces import Group, Trace
+from agentlightning.types import CreditRow
 
 DEGENERATE = "degenerate_group"
 TOO_FEW = "too_few_in_group"
@@ -97,14 +98,19 @@ def credit_step(groups: Sequence[Group], rule: CreditRule, trained_agents: str |
     return StepCredit(attempts, advantages, dict(kinds), compared)
 
 
-def credit_by_policy(attempt: AttemptTrace, credit: AttemptCredit, default: str) -> dict[str, AttemptCredit]:
-    """An attempt's credit by the policy that sampled: that of the node's call, ``default`` where none is recorded."""
-    policies = {call.index: call.policy for call in attempt.calls}
-    call_of = {node.id: node.call_index for node in attempt.nodes}
-    parts: dict[str, list[NodeCredit]] = {}
-    for node in credit.nodes:
-        parts.setdefault(policies.get(call_of[node.node], default), []).append(node)
-    return {policy: AttemptCredit(tuple(nodes)) for policy, nodes in parts.items()}
+def credit_rows(groups: Sequence[Group], credits: Mapping[str, AttemptCredit], default: str) -> list[CreditRow]:
+    """What is stored of a step: a row for each attempt that sampled something and each policy that it sampled from,
+    which is that of the node's call, ``default`` where no call is recorded. ``credits`` are by attempt id."""
+    rows: list[CreditRow] = []
+    for attempt in (attempt for group in groups for trace in group.traces for attempt in trace.attempts):
+        policies = {call.index: call.policy for call in attempt.calls}
+        policy_of = {node.id: policies.get(node.call_index, default) for node in attempt.nodes}
+        parts: dict[str, list[NodeCredit]] = {}
+        for node in credits[attempt.attempt.id].nodes:
+            parts.setdefault(policy_of[node.node], []).append(node)
+        for policy, nodes in parts.items():
+            rows.append(CreditRow(policy, attempt.attempt.id, AttemptCredit(tuple(nodes)).encode()))
+    return rows
 
 
 def final_reward(trace: Trace) -> float:

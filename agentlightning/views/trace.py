@@ -12,15 +12,16 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.tree import Tree
 
-from agentlightning.credit import credit_attempt
+from agentlightning.credit.step import DEGENERATE, TOO_FEW
 from agentlightning.errors import ConfigError
+from agentlightning.records.credit import AttemptCredit, NodeCredit, join
 from agentlightning.records.traces import AttemptTrace
 from agentlightning.store.base import Store
 from agentlightning.text import (
@@ -56,12 +57,14 @@ _PLAIN = ("root", "continued")
 
 @dataclass(frozen=True, slots=True)
 class ShownRollout:
-    """A rollout with everything recorded of it."""
+    """A rollout with everything recorded of it. ``credits`` are those of the attempts of a step that is done, by
+    attempt id."""
 
     run: RunView
     rollout: Rollout
     attempts: Sequence[AttemptTrace]
     rewards: Sequence[Reward]
+    credits: Mapping[str, AttemptCredit] = field(default_factory=dict[str, AttemptCredit])
 
 
 async def read_rollout(store: Store, run: RunView, rollout: Rollout) -> ShownRollout:
@@ -69,7 +72,12 @@ async def read_rollout(store: Store, run: RunView, rollout: Rollout) -> ShownRol
         AttemptTrace(a, tuple(await store.calls(a.id)), tuple(await store.nodes(a.id)))
         for a in await store.attempts(rollout.id)
     ]
-    return ShownRollout(run, rollout, attempts, await store.rewards(rollout.id))
+    credits = {
+        trace.attempt.id: join(AttemptCredit.decode(row.blob) for row in rows)
+        for trace in attempts
+        if (rows := await store.credit(rollout.run_id, attempt_id=trace.attempt.id))
+    }
+    return ShownRollout(run, rollout, attempts, await store.rewards(rollout.id), credits)
 
 
 def load_decoder(model: str | None) -> Decoder | None:
@@ -97,10 +105,12 @@ def words_of(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """What training did with a node: one weight per token (None: masked), and why where it is masked as a whole."""
+    """What training did with a node: one weight per token (None: masked), and why where it is masked as a whole.
+    ``masked`` counts, by reason, the tokens of a node of which others are trained."""
 
     weights: Sequence[float | None] | None
     why: str | None = None
+    masked: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def trained(self) -> int:
@@ -113,34 +123,61 @@ class Credit:
         return next((weight for weight in self.weights or () if weight is not None), None)
 
 
+_WORDS = {DEGENERATE: "all rewards of its group are equal", TOO_FEW: "nothing in its group to compare it with"}
+"""Reasons whose names do not say enough."""
+
+
 def _credits(view: ShownRollout, trace: AttemptTrace) -> Mapping[int, Credit]:
-    """By node id, for sampled nodes of rollouts that were asked for in training."""
-    rollout = view.rollout
-    trained = trace.attempt.id == rollout.attempt_id
-    advantage = advantage_of(view.run, rollout) if trained else None
-    setting = view.run.setting("config", "trained_agents")
-    credit = credit_attempt(trace, advantage, trained_agents=setting if isinstance(setting, str) else None)
-    found: dict[int, Credit] = {}
-    for node in credit.nodes:
-        if node.trained or (advantage is not None and node.why is None):
-            found[node.node] = Credit([None if weight != weight else weight for weight in node.per_token()])
-        elif advantage is not None:
-            found[node.node] = Credit(None, (node.why or "").replace("_", " "))
-        else:
-            found[node.node] = Credit(None, _why_rollout(view, trained))
-    return found
+    """By node id, for sampled nodes: what was stored of them, or why nothing is."""
+    stored = view.credits.get(trace.attempt.id)
+    if stored is not None:
+        return {node.node: _credit_of(node) for node in stored.nodes}
+    why = _why_no_credit(view, trace)
+    return {node.id: Credit(None, why) for node in trace.nodes if node.sampled} if why is not None else {}
 
 
-def _why_rollout(view: ShownRollout, last_attempt: bool) -> str:
+def _credit_of(node: NodeCredit) -> Credit:
+    if node.why is not None:
+        return Credit(None, _reason_text(node.why))
+    masked: Counter[str] = Counter()
+    for run in node.masked:
+        masked[_reason_text(run.reason)] += run.count
+    return Credit([None if weight != weight else weight for weight in node.per_token()], None, masked)
+
+
+def _reason_text(reason: str) -> str:
+    return _WORDS.get(reason, reason.replace("_", " "))
+
+
+def _why_no_credit(view: ShownRollout, trace: AttemptTrace) -> str | None:
+    """None where a step that is done should have stored it."""
     rollout = view.rollout
     if rollout.mode != "train":
         return f"{rollout.mode} rollout"
-    if not last_attempt and rollout.attempt_id is not None:
+    if _step_is_done(view):
+        return None
+    if trace.attempt.id != rollout.attempt_id and rollout.attempt_id is not None:
         return "retried"
     if rollout.status is Status.SUCCEEDED:
-        done = any(rollout.group in step.groups for step in view.run.steps)
-        return "nothing in its group to compare it with" if done else "its step is not done"
+        return "its step is not done"
     return f"{rollout.status}: {rollout.failure.reason}" if rollout.failure else str(rollout.status)
+
+
+def _step_is_done(view: ShownRollout) -> bool:
+    return view.rollout.mode == "train" and any(view.rollout.group in step.groups for step in view.run.steps)
+
+
+def missing_credit(view: ShownRollout, traces: Iterable[AttemptTrace]) -> str | None:
+    """One line where the rollout's step is done and credit of these attempts should be stored, and is not."""
+    lacking = any(
+        trace.attempt.id not in view.credits and any(node.sampled for node in trace.nodes) for trace in traces
+    )
+    if not lacking or not _step_is_done(view):
+        return None
+    return (
+        f"step {view.run.step_of(view.rollout)} has no stored credit (an older version made it): what was trained is "
+        "not shown"
+    )
 
 
 # --------------------------------------------------------------------------- facts
@@ -381,6 +418,8 @@ NO_DECODER = "token ids are shown: the model's tokenizer.json is not here (or `t
 def render_rollout(view: ShownRollout, decode: Decoder | None = None, *, full: bool = False) -> RenderableType:
     """The rollout's head, then one tree for each attempt. ``full`` shows given texts whole."""
     parts: list[RenderableType] = [_head(view, [reward for reward in view.rewards if reward.call_id is None])]
+    if (missing := missing_credit(view, view.attempts)) is not None:
+        parts.append(Text(missing, style="yellow"))
     if decode is None:
         parts.append(Text(NO_DECODER, style="dim"))
     for trace in view.attempts:
@@ -393,6 +432,8 @@ def render_rollout(view: ShownRollout, decode: Decoder | None = None, *, full: b
 def render_tree(view: ShownRollout, trace: AttemptTrace, decode: Decoder | None = None) -> RenderableType:
     """The rollout's head, then one attempt's tree with a line for each node."""
     parts: list[RenderableType] = [_head(view, head_rewards(view, trace))]
+    if (missing := missing_credit(view, [trace])) is not None:
+        parts.append(Text(missing, style="yellow"))
     if decode is None:
         parts.append(Text(NO_DECODER, style="dim"))
     facts = node_facts(view, trace, decode)
@@ -588,9 +629,8 @@ def weight_text(credit: Credit) -> str:
     """``weight +0.707``, with the tokens that were forced, or ``masked: unused sample``."""
     if credit.weights is None:
         return f"masked: {credit.why}"
-    forced = len(credit.weights) - credit.trained
     value = f"weight {credit.weight:+.3f}" if credit.weight is not None else "no weight"
-    return value + (f" ({counts({'forced': forced})})" if forced else "")
+    return value + (f" ({counts(credit.masked)})" if credit.masked else "")
 
 
 def reward_text(reward: Reward) -> str:

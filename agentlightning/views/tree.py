@@ -26,6 +26,7 @@ from agentlightning.views.trace import (
     ShownRollout,
     calls_text,
     head_rewards,
+    missing_credit,
     node_facts,
     reward_text,
     weight_text,
@@ -537,6 +538,8 @@ def _head(
     lines += (
         [(f"and {len(odd) - 3} more calls that were refused or not recorded whole", ORANGE)] if len(odd) > 3 else []
     )
+    missing = missing_credit(view, [trace])
+    lines += [] if missing is None else [(missing, ORANGE)]
     lines += [] if decoded else [(NO_DECODER, FAINT)]
     lines += [] if made else [("no call of it was recorded", INK)]
     y = MARGIN + 14

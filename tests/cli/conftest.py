@@ -39,6 +39,7 @@ from agentlightning.types import (
     Status,
     StepRecord,
 )
+from tests.stored_credit import rows_of
 from tests.tiny import tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -153,7 +154,8 @@ async def _write_run(folder: Path, model: Path) -> Path:
             1, 2e-6, 1e-12, {"sampling": 2.0, "training": 1.0},
         )  # fmt: skip
         await store.put_step(
-            StepRecord(RUN_ID, step, {"main": step}, (step - 1,), metrics, ledger.to_json(), ended_at=1_767_268_900.0)
+            StepRecord(RUN_ID, step, {"main": step}, (step - 1,), metrics, ledger.to_json(), ended_at=1_767_268_900.0),
+            await rows_of(store, ids, metrics["advantages"]),
         )
     val = [Rollout(f"{RUN_ID}-val-{i}-0", RUN_ID, {"question": str(i)}, Mode.VAL, i, 0, i, 1) for i in range(4)]
     await store.put_intent(Intent(RUN_ID, 0, tuple(range(4)), {"main": 0}, Mode.VAL))

@@ -32,7 +32,10 @@ from typer.testing import CliRunner, Result
 from agentlightning import Trainer
 from agentlightning.cli.app import app
 from agentlightning.cli.reading import last_rollout
+from agentlightning.credit import credit_attempt
+from agentlightning.credit.step import DEGENERATE
 from agentlightning.errors import ConfigError, MissingExtra
+from agentlightning.records.credit import AttemptCredit, MaskedRun, NodeCredit
 from agentlightning.records.ledger import Ledger
 from agentlightning.records.traces import AttemptTrace
 from agentlightning.run.last_trace import LastTrace, read_last_trace
@@ -67,6 +70,7 @@ from agentlightning.views.trace import (
     attempt_of,
     node_facts,
     read_rollout,
+    render_rollout,
     render_tree,
     rollout_json,
     tree_json,
@@ -88,6 +92,7 @@ from agentlightning.views.tree import (
 from tests.cli.conftest import RUN_ID, Agl, call
 from tests.gateway.conftest import Build, House, Visit, build
 from tests.gateway.scripted import GlassTemplate
+from tests.stored_credit import rows_of
 from tests.terminals import AGL, in_terminal
 
 __all__ = ["build"]  # a fixture
@@ -150,7 +155,8 @@ async def play(house: House) -> Visit:
     final = Reward(rollout.id, visit.attempt.id, 1.0, source="return")
     await store.finish(visit.attempt.id, AttemptResult(Status.SUCCEEDED, 1.0, rewards=(final,)))
     metrics = {"step": 0, "advantages": {rollout.id: 0.75}}
-    await store.put_step(StepRecord("run", 0, {"main": 1}, (rollout.group,), metrics, Ledger().to_json()))
+    record = StepRecord("run", 0, {"main": 1}, (rollout.group,), metrics, Ledger().to_json())
+    await store.put_step(record, await rows_of(store, [rollout.id], {rollout.id: 0.75}))
     return visit
 
 
@@ -391,7 +397,8 @@ def test_marked_agents_are_named_and_the_samples_of_others_are_shown_as_masked()
         {"step": 1, "advantages": {view.rollout.id: 0.5}},
         Ledger().to_json(),
     )
-    view = replace(view, run=replace(view.run, steps=(step,)), attempts=[trace])
+    credits = {"a": credit_attempt(trace, 0.5)}
+    view = replace(view, run=replace(view.run, steps=(step,)), attempts=[trace], credits=credits)
     out = io.StringIO()
     Console(file=out, width=160, color_system=None).print(render_tree(view, trace))
     lines = node_lines(out.getvalue())
@@ -403,6 +410,38 @@ def test_marked_agents_are_named_and_the_samples_of_others_are_shown_as_masked()
         and "weight +0.500" in lines[3]
     )
     assert tree_json(view, trace)["attempt"]["marked"] == ["critic"] == rollout_json(view)["attempts"][0]["marked"]
+
+
+def test_what_a_step_stored_is_shown_and_not_what_its_setting_or_marks_would_give_today() -> None:
+    view = made_up(chain(4), [call("a", i, "continued", 2 * i, [2 * i + 1]) for i in range(2)])
+    nodes = (
+        NodeCredit.of(1, 3, [0.25, 0.5], [MaskedRun(1, 1, "stale")]),
+        NodeCredit.of(3, 3, [], [MaskedRun(0, 3, DEGENERATE)]),
+    )
+    marked = replace(view.attempts[0], attempt=replace(view.attempts[0].attempt, marked=("somebody else",)))
+    view = replace(view, attempts=[marked], credits={"a": AttemptCredit(nodes)})
+    out = io.StringIO()
+    Console(file=out, width=160, color_system=None).print(render_tree(view, marked))
+    lines = node_lines(out.getvalue())
+    assert "weight +0.250 (1 stale)" in lines[1] and "masked: all rewards of its group are equal" in lines[3]
+    shown = rollout_json(view)["attempts"][0]["nodes"]
+    assert [node.get("weights") for node in shown] == [None, [0.25, None, 0.5], None, None]
+
+
+def test_a_step_without_stored_credit_says_so_in_one_line_and_shows_no_weights() -> None:
+    view = made_up(chain(4), [call("a", i, "continued", 2 * i, [2 * i + 1]) for i in range(2)])
+    step = StepRecord("r", 7, {"main": 1}, (view.rollout.group,), {"step": 7}, Ledger().to_json())
+    old = replace(view, run=replace(view.run, steps=(step,)))
+
+    def said(view: ShownRollout) -> str:
+        out = io.StringIO()
+        for shown in (render_tree(view, view.attempts[0]), render_rollout(view)):
+            Console(file=out, width=160, color_system=None).print(shown)
+        return out.getvalue() + " ".join(svg_texts(to_svg(draw_tree(view, view.attempts[0]))))
+
+    line = "step 7 has no stored credit (an older version made it): what was trained is not shown"
+    assert said(old).count(line) == 3 and "weight" not in said(old) and "masked" not in said(old)
+    assert line not in said(view) and "masked: its step is not done" in said(view)
 
 
 def test_while_no_rollout_has_ended_it_is_the_one_that_was_started_last() -> None:

@@ -79,6 +79,14 @@ def test_a_token_that_was_the_only_choice_is_masked_as_forced():
     assert credited.trained == 1 and credited.masked == {"forced": 2}
 
 
+def test_under_a_grammar_a_token_that_took_the_whole_kept_mass_is_masked_as_forced():
+    kept = array("f", [-1.0, -0.5, -1.0])
+    nodes = [given_node(0, None, 2), replace(sampled_node(1, 0, 3), log_kept=kept)]
+    credited = credit(nodes, [call(0, 0, 1)], 1.0)
+    assert [math.isnan(weight) for weight in credited.nodes[0].per_token()] == [True, False, True]
+    assert credited.masked == {"forced": 2}
+
+
 def test_greedy_samples_are_never_trained():
     credited = credit(TWO_TURNS, [call(0, 0, 1, temperature=0.0), TWO_CALLS[1]], 1.0)
     assert credited.masked == {"greedy": 4} and credited.trained == 2

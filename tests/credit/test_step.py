@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentlightning.credit import credit_by_policy, credit_step
+from agentlightning.credit import credit_rows, credit_step
 from agentlightning.credit.advantages import group_advantages, whitened
+from agentlightning.records.credit import AttemptCredit, join
 from agentlightning.types import Reason, Status
 
 from .traces import TWO_TURNS, attempt, call, cut_into, group, trace
@@ -131,9 +132,16 @@ def test_advantages_do_not_change_when_a_rollout_is_cut_into_more_or_fewer_rows(
     assert credited(cuts) == credited([[sum(row)] for row in cuts])
 
 
-def test_an_attempts_credit_is_told_apart_by_the_policy_that_sampled():
+def test_what_is_stored_of_a_step_is_the_credit_of_every_attempt_by_the_policy_that_sampled():
     recorded = attempt(TWO_TURNS, [call(0, 0, 1), call(1, 2, 3, policy="judge")])
-    credit = credit_step([group(trace("a", 1.0, recorded), trace("b", 0.0))], Less()).attempts["a"]
-    parts = credit_by_policy(recorded, credit, "main")
-    assert {policy: [node.node for node in part.nodes] for policy, part in parts.items()} == {"main": [1], "judge": [3]}
-    assert list(credit_by_policy(attempt(TWO_TURNS, ()), credit, "main")) == ["main"]
+    groups = [group(trace("a", 1.0, attempt(id="a-1"), recorded), trace("b", 0.0, attempt(TWO_TURNS, (), id="b-1")))]
+    groups.append(group(trace("c", None, attempt((), (), id="c-1"), failure=Reason.LOST)))
+    credits = credit_step(groups, Less()).attempts
+    rows = credit_rows(groups, credits, "main")
+    assert [(row.attempt_id, row.policy) for row in rows] == [
+        ("a-1", "main"), ("a", "main"), ("a", "judge"), ("b-1", "main"),
+    ]  # fmt: skip
+    parts = [AttemptCredit.decode(row.blob) for row in rows]
+    assert [[node.node for node in part.nodes] for part in parts] == [[1, 3], [1], [3], [1, 3]]
+    assert join(parts[1:3]) == credits["a"] and parts[0] == credits["a-1"]
+    assert sum(part.trained for part in parts) == sum(credit.trained for credit in credits.values())

@@ -4,61 +4,69 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agentlightning import GRPO, Trainer
-from agentlightning.credit import credit_attempt
 from agentlightning.errors import ConfigError, RunFailed
-from agentlightning.records.traces import AttemptTrace
+from agentlightning.records.credit import AttemptCredit
 from agentlightning.store import open_store
-from agentlightning.types import Attempt, Call, Node, StepRecord
+from agentlightning.types import Attempt, Call, Node
 from agentlightning.views.result import FitResult
 from tests.e2e import letters_agent
 from tests.e2e.test_training import TASKS, train
 
 
-async def _recorded(out: Path, run_id: str) -> tuple[StepRecord, list[tuple[Attempt, list[Call], list[Node]]]]:
+async def _recorded(out: Path, run_id: str) -> list[tuple[Attempt, list[Call], list[Node], AttemptCredit]]:
+    """Every attempt of the run's step, with what the step stored of it."""
     store = open_store(f"sqlite:///{out / 'record.db'}")
     try:
         attempts = [attempt for rollout in await store.rollouts(run_id) for attempt in await store.attempts(rollout.id)]
         (step,) = await store.steps(run_id)
-        return step, [(attempt, await store.calls(attempt.id), await store.nodes(attempt.id)) for attempt in attempts]
+        rows = {row.attempt_id: row for row in await store.credit(run_id, step=step.step)}
+        return [
+            (
+                attempt,
+                await store.calls(attempt.id),
+                await store.nodes(attempt.id),
+                AttemptCredit.decode(rows[attempt.id].blob),
+            )
+            for attempt in attempts
+        ]
     finally:
         await store.close()
 
 
-def only_the_listener_was_trained(out: Path, result: FitResult, trained_agents: str | None) -> list[Attempt]:
-    """That the ledger is what credit makes of the record alone, and that it leaves out the other agent. Returns the
-    attempts."""
-    step, recorded = asyncio.run(_recorded(out, result.run_id))
-    advantages: Any = step.metrics["advantages"]
+def only_the_listener_was_trained(out: Path, result: FitResult) -> list[Attempt]:
+    """That the ledger is the sum of the credit that the step stored, and that this leaves out the other agent. Returns
+    the attempts."""
+    recorded = asyncio.run(_recorded(out, result.run_id))
     trained = {"listener": 0, "other": 0}
-    for attempt, calls, nodes in recorded:
-        advantage = advantages.get(attempt.rollout_id)
-        trace = AttemptTrace(attempt, tuple(calls), tuple(nodes))
-        credit = credit_attempt(trace, advantage, trained_agents=trained_agents)
+    masked: Counter[str] = Counter()
+    for _, calls, nodes, credit in recorded:
+        assert [node.node for node in credit.nodes] == [node.id for node in nodes if node.sampled]
+        masked.update(credit.masked)
         call_of = {node.id: node.call_index for node in nodes}
         for node in credit.nodes:
             agent = "listener" if calls[call_of[node.node]].agent == "listener" else "other"
             trained[agent] += node.trained
     ledger = result.ledger.check()
     assert trained == {"listener": ledger.trained, "other": 0} and ledger.trained > 0
-    assert ledger.masked["other_agent"] > 0
-    return [attempt for attempt, _, _ in recorded]
+    assert masked == ledger.masked and ledger.masked["other_agent"] > 0
+    return [attempt for attempt, *_ in recorded]
 
 
 def test_the_agents_that_rollouts_mark_are_trained_and_no_others_also_from_processes(letters: Path, tmp_path: Path):
     result = train(letters, tmp_path, f"{letters_agent.__file__}:marks_listener", steps=1, n_runners=4)
-    attempts = only_the_listener_was_trained(tmp_path, result, None)
+    attempts = only_the_listener_was_trained(tmp_path, result)
     assert {attempt.marked for attempt in attempts} == {("listener",)}
 
 
 def test_what_an_agent_says_of_its_program_is_a_setting_of_the_run(letters: Path, tmp_path: Path):
     result = train(letters, tmp_path, letters_agent.listens, steps=1)
-    only_the_listener_was_trained(tmp_path, result, "listen.*")
+    only_the_listener_was_trained(tmp_path, result)
     description = json.loads((result.folder / "config.json").read_text())
     assert (
         description["config"]["trained_agents"] == "listen.*"

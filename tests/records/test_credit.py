@@ -43,6 +43,11 @@ def test_what_is_stored_reads_as_it_was_written_for_every_token(nodes: list[list
         assert [math.isnan(w) for w in node.per_token()] == [isinstance(token, str) for token in tokens]
 
 
+def test_weights_that_differ_in_a_bit_are_kept_apart():
+    node = AttemptCredit.decode(AttemptCredit((node_of(0, [0.0, -0.0]),)).encode()).nodes[0]
+    assert [math.copysign(1, weight) for weight in node.per_token()] == [1, -1]
+
+
 @given(st.lists(NODE, max_size=5))
 def test_trained_and_masked_add_up_to_what_was_sampled(nodes: list[list[float | str]]):
     """Invariant 3."""
