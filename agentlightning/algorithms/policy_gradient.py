@@ -15,8 +15,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from agentlightning.agent.resources import POLICY
 from agentlightning.algorithms.base import Algorithm
-from agentlightning.credit import StepCredit, TrainedAgents, credit_step, together, train_batch, unused_rewards
+from agentlightning.credit import (
+    StepCredit,
+    TrainedAgents,
+    credit_rows,
+    credit_step,
+    together,
+    train_batch,
+    unused_rewards,
+)
 from agentlightning.credit.step import differ, final_reward
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.learning.objective import ObjectiveSettings
@@ -115,7 +124,8 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
         stats = await run.policy.learn(train_batch(groups, credited.attempts), self.objective())
         clock.mark("training")
         ledger = self.account(run, groups, credited, stats, clock.seconds)
-        await run.journal.commit(step, self.metrics(step, groups, credited, stats, ledger), ledger, groups)
+        rows = credit_rows(groups, credited.attempts, POLICY)
+        await run.journal.commit(step, self.metrics(step, groups, credited, stats, ledger), ledger, groups, rows)
 
     async def sample(self, run: Run) -> list[Group]:
         """A step's groups."""
