@@ -84,7 +84,7 @@ class Session:
     ) -> None:
         self.rollout = rollout
         self.attempt = attempt
-        self.usage = AttemptUsage()
+        self.usage = AttemptUsage(trainable=bool(shared.policies))
         self.tree = TraceTree()
         self.kept_replies = KeptReplies() if kept_replies is None else kept_replies
         self.calls = OpenCalls(shared.store, attempt.id, self.usage, shared.orphan_grace)

@@ -93,7 +93,7 @@ class AttemptUsage:
     ``calls`` are all that reached the gateway, refused ones too; ``repeats`` are requests that got the reply of an
     earlier call and are no calls. ``unserved`` are paths that were asked for in vain, each with what was answered;
     ``agents`` those that made calls, by name. Calls to external models are none of the ``calls``: ``external`` has
-    them, by the model's name in the resources.
+    them, by the model's name in the resources. ``trainable``: whether there is a policy that calls could go to.
     """
 
     calls: int = 0
@@ -112,6 +112,7 @@ class AttemptUsage:
     last_error: str | None = None
     external: dict[str, ExternalUsage] = field(default_factory=dict[str, ExternalUsage])
     engine: EngineUse = field(default_factory=EngineUse)
+    trainable: bool = True
 
     @property
     def trouble(self) -> str | None:

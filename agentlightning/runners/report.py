@@ -155,6 +155,8 @@ def _endpoint_failure(rollout: Rollout, usage: AttemptUsage) -> Failure | None:
         return _incomplete(usage)
     if rollout.mode is not Mode.TRAIN or usage.calls > usage.refused + usage.abandoned:
         return None
+    if usage.external and not usage.trainable:
+        return None
     if usage.abandoned:
         return Failure(
             Reason.EMPTY,
