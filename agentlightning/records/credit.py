@@ -75,7 +75,7 @@ class NodeCredit:
     @property
     def trained(self) -> int:
         """Tokens that have a weight."""
-        return self.tokens - sum(run.count for run in self.masked)
+        return self.tokens - sum(run.count for run in self.masked) if self.masked else self.tokens
 
     @property
     def why(self) -> str | None:
