@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -354,7 +355,7 @@ async def test_a_cancelled_attempt_is_not_graded_to_the_end(world):
     runners = world.runners
     await runners.start()
     (name,) = await world.enqueue(["hangs"], mode=Mode.VAL)
-    await world.until(lambda: desk._graders._busy)
+    await world.until(lambda: desk._graders.busy)
     await world.store.cancel([name], "no longer wanted")
     assert not await desk.beat(f"{name}.1")
     await world.until(lambda: not desk.holds([name]))
@@ -366,7 +367,24 @@ async def test_a_run_that_ends_while_an_output_is_graded_queues_it_again(world):
     desk = world.make_runners(echoes, grader=graders.ends, isolation="thread").desk
     await world.runners.start()
     (name,) = await world.enqueue(["hangs"], mode=Mode.VAL)
-    await world.until(lambda: desk._graders._busy)
+    await world.until(lambda: desk._graders.busy)
     async with asyncio.timeout(30):
         await world.runners.close()
+    assert (await world.store.get_rollout(name)).status is Status.QUEUED and world.reports == []
+
+
+async def test_a_run_that_ends_does_not_wait_for_a_grader_in_a_thread(world):
+    entered, release = threading.Event(), threading.Event()
+
+    def waits(task, output):
+        entered.set()
+        return float(release.wait(60))
+
+    world.make_runners(echoes, grader=waits, isolation="thread", grader_runs="thread")
+    await world.runners.start()
+    (name,) = await world.enqueue(["text"], mode=Mode.VAL)
+    await world.until(entered.is_set)
+    async with asyncio.timeout(30):
+        await world.runners.close()
+    release.set()
     assert (await world.store.get_rollout(name)).status is Status.QUEUED and world.reports == []
