@@ -32,11 +32,11 @@ class EndedBy(StrEnum):
     CANCEL = "cancel"
 
 
-def in_groups(groups: Collection[int]) -> ColumnElement[bool]:
+def in_groups(groups: Collection[int], group: ColumnElement[int] = rollouts.c.group) -> ColumnElement[bool]:
     """Whether a rollout's group is one of ``groups``."""
     if isinstance(groups, range) and groups.step == 1:
-        return (rollouts.c.group >= groups.start) & (rollouts.c.group < groups.stop)
-    return rollouts.c.group.in_(list(groups))
+        return (group >= groups.start) & (group < groups.stop)
+    return group.in_(list(groups))
 
 
 def enqueue(connection: Connection, rows: Sequence[Params]) -> list[Rollout]:
@@ -71,7 +71,8 @@ def lease(
     are given."""
     wanted = [rollouts.c.run_id == run_id, rollouts.c.status == Status.QUEUED.value]
     wanted += [rollouts.c.mode == mode.value] if mode is not None else []
-    wanted += [in_groups(groups)] if groups is not None else []
+    # Not the bare column: its index would lead through all that is done already, and past the order of the queue.
+    wanted += [in_groups(groups, rollouts.c.group + 0)] if groups is not None else []
     queued = (
         select(
             rollouts.c.id,

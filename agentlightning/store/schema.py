@@ -124,7 +124,7 @@ rollouts = Table(
     Column("started_at", Float),
     Column("ended_at", Float),
     Index("rollouts_by_status", "run_id", "status", "seq"),
-    UniqueConstraint("run_id", "mode", "group", "index"),
+    UniqueConstraint("run_id", "group", "mode", "index"),
 )
 
 attempts = Table(

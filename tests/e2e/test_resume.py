@@ -22,7 +22,7 @@ from agentlightning import GRPO, Trainer
 from agentlightning.errors import AgentLightningError, ConfigError, RunFailed
 from agentlightning.records.progress import SilentView
 from agentlightning.records.steps import StepsOfGroups
-from agentlightning.types import RunStatus, Status
+from agentlightning.types import Mode, RunStatus, Status
 from tests.e2e import letters_agent
 from tests.e2e.test_training import _open
 from tests.tiny import letter_tasks
@@ -60,6 +60,19 @@ def weights(checkpoint: str) -> str:
     return hashlib.sha256(
         b"".join(name.encode() + tensors[name].numpy().tobytes() for name in sorted(tensors))
     ).hexdigest()
+
+
+async def groups_of(out: Path) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """The groups of each step, as it was intended and as it ended."""
+    store = _open(out)
+    try:
+        run = (await store.runs())[0]
+        intended = await store.intents(run.id, mode=Mode.TRAIN)
+        return [tuple(sorted(intent.groups)) for intent in intended], [
+            step.groups for step in await store.steps(run.id)
+        ]
+    finally:
+        await store.close()
 
 
 async def counted(out: Path) -> tuple[Any, Counter[int], Counter[str], list[Any]]:
@@ -103,6 +116,10 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
     store_run, per_step, rewards, steps = asyncio.run(counted(tmp_path))
     assert store_run.status is RunStatus.FINISHED
     assert per_step == Counter(dict.fromkeys(range(1, STEPS + 1), 32)), "no rollout is counted twice"
+    intended, ended = asyncio.run(groups_of(tmp_path))
+    assert intended == ended == [tuple(range(8 * step, 8 * step + 8)) for step in range(STEPS)], (
+        "what a step learns from was written before, and each group is in one step"
+    )
     assert set(rewards.values()) == {1}, "one accepted final reward per rollout"
     assert [step.step for step in steps] == list(range(1, STEPS + 1))
     assert all(step.ledger["staleness_max"] == 0 and (step.ledger["parity_max"] or 0.0) < 1e-4 for step in steps), (

@@ -47,7 +47,7 @@ def fill(database: sqlite3.Connection) -> None:
     places = [
         *(("r", "val", 0, 0, i) for i in range(2)),
         *(("r", "train", 1, 0, i) for i in range(2)),
-        *(("r", "train", 2, group, i) for group in (10, 2) for i in range(2)),
+        *(("r", "train", 2, group, i) for group in (2, 10) for i in range(2)),
         ("r", "val", 2, 0, 0),
         ("r", "train", 3, 0, 0),
         ("v", "val", 0, 0, 0),
@@ -101,10 +101,10 @@ async def test_a_record_of_the_first_schema_is_read_whole(tmp_path: Path) -> Non
         ("r-val0-0-1", Mode.VAL, 0, 1),
         ("r-train1-0-0", Mode.TRAIN, 0, 0),
         ("r-train1-0-1", Mode.TRAIN, 0, 1),
-        ("r-train2-10-0", Mode.TRAIN, 1, 0),
-        ("r-train2-10-1", Mode.TRAIN, 1, 1),
-        ("r-train2-2-0", Mode.TRAIN, 2, 0),
-        ("r-train2-2-1", Mode.TRAIN, 2, 1),
+        ("r-train2-2-0", Mode.TRAIN, 1, 0),
+        ("r-train2-2-1", Mode.TRAIN, 1, 1),
+        ("r-train2-10-0", Mode.TRAIN, 2, 0),
+        ("r-train2-10-1", Mode.TRAIN, 2, 1),
         ("r-val2-0-0", Mode.VAL, 1, 0),
         ("r-train3-0-0", Mode.TRAIN, 3, 0),
     ]

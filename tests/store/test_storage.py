@@ -1,4 +1,4 @@
-"""Storage is linear in new tokens."""
+"""Storage is linear in new tokens, and a look at the queue does not read what is done."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from array import array
 from dataclasses import replace
 from pathlib import Path
 
-from agentlightning.types import Node
+from agentlightning.store.sqlite.store import SqliteStore
+from agentlightning.types import Mode, Node
 
 from . import make
 
@@ -61,3 +62,20 @@ def pages_of(folder: Path) -> int:
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.close()
     return pages
+
+
+async def test_what_is_queued_is_found_without_reading_what_is_done(tmp_path: Path) -> None:
+    store = await make.opened(tmp_path, rollouts=2)
+    assert isinstance(store, SqliteStore)
+    statements: list[str] = []
+    store._writer._sql.set_trace_callback(statements.append)
+    for groups in (None, range(1), {0, 1}):
+        await store.lease("r", "me", limit=1, seconds=60, mode=Mode.TRAIN, groups=groups)
+    await store.close()
+    looks = [statement for statement in statements if "LIMIT" in statement]
+    assert len(looks) == 3
+    with sqlite3.connect(tmp_path / "record.db") as connection:
+        for look in looks:
+            plan = " ".join(step for *_, step in connection.execute(f"EXPLAIN QUERY PLAN {look}"))
+            assert "rollouts_by_status (run_id=? AND status=?)" in plan and "TEMP B-TREE" not in plan, plan
+    connection.close()

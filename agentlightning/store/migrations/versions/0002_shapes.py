@@ -108,7 +108,7 @@ def _rebuild_rollouts() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"]),
         sa.PrimaryKeyConstraint("seq"),
         sa.UniqueConstraint("id"),
-        sa.UniqueConstraint("run_id", "mode", "group", "index"),
+        sa.UniqueConstraint("run_id", "group", "mode", "index"),
     )
     of_group = (
         "numbered.run_id = rollouts.run_id AND numbered.mode = rollouts.mode AND numbered.step = rollouts.step "
