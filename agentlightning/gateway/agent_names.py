@@ -65,10 +65,10 @@ def named_by_body(request: WireRequest, headers: Mapping[str, str], rules: Mappi
     for name, rule in rules.items():
         if _follows(rule, system, request.tools):
             return name, "rule"
-    return learned(system, request.tools[: len(request.tools) - request.loaded]), "learned"
+    return name_from_content(system, request.tools[: len(request.tools) - request.loaded]), "learned"
 
 
-def learned(system: str, tools: Sequence[Tool]) -> str:
+def name_from_content(system: str, tools: Sequence[Tool]) -> str:
     """``agent-`` and six hexadecimal digits of the system prompt and the tools' names, whatever their order. On every
     call: it reads no schema."""
     content = blake2b(system.strip().encode("utf-8", "replace"), digest_size=3)

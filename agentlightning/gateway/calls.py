@@ -17,7 +17,7 @@ from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import CallStatus
 
 
-def ended() -> CallError:
+def attempt_ended() -> CallError:
     return CallError(410, "this attempt has ended", code="attempt_ended")
 
 
@@ -45,7 +45,7 @@ class Identity:
     key: bytes | None = None
 
     @property
-    def place(self) -> bytes:
+    def lookup_key(self) -> bytes:
         """Where the calls that it may repeat are kept."""
         return self.key or self.asked
 
@@ -58,12 +58,12 @@ class OpenCall:
     ``readers`` counts the connections that wait for it, ``retry`` is the highest retry count that it answered,
     ``stored`` is the status it has in the record (None: not recorded), ``begun`` says that nothing about the request
     can be refused any more, ``recording`` that its samples are whole, ``given_up`` that nobody is going to claim it.
-    ``place`` is its place among the attempt's calls to policies, which seeds its samples.
+    ``policy_index`` is its place among the attempt's calls to policies, which seeds its samples.
     """
 
     id: str
     index: int
-    place: int
+    policy_index: int
     identity: Identity
     wire: str
     agent: str | None
@@ -127,7 +127,7 @@ class OpenCall:
         """Its task is over; one that was withdrawn before it began has nothing else to say it."""
         self.task = None
         if task.cancelled():
-            self.settle(ended())
+            self.settle(attempt_ended())
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, None

@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, cast
 
 from agentlightning.errors import StoreError
-from agentlightning.gateway.calls import Forwarded, Identity, OpenCall, ended
+from agentlightning.gateway.calls import Forwarded, Identity, OpenCall, attempt_ended
 from agentlightning.gateway.wires.base import CallError
 from agentlightning.records.usage import AttemptUsage
 from agentlightning.store.base import Store
@@ -84,7 +84,7 @@ class OpenCalls:
             cast("float", self._delivered[0].delivered_at) + self._grace < now or len(self._delivered) > MAX_KEPT
         ):
             self.forget(self._delivered.popleft())
-        equal = self._by_request.get(identity.place, ())
+        equal = self._by_request.get(identity.lookup_key, ())
         call = named(equal, identity) if identity.key else repeated(equal, identity, retry, self._unanswered)
         if call is not None:
             call.readers += 1
@@ -97,7 +97,7 @@ class OpenCalls:
     def start(self, call: OpenCall, life: Coroutine[Any, Any, None]) -> None:
         """``life`` brings the call to its outcome, and never raises."""
         self._ids.add(call.id)
-        self._by_request.setdefault(call.identity.place, []).append(call)
+        self._by_request.setdefault(call.identity.lookup_key, []).append(call)
         call.task = self._spawn(life)
         call.task.add_done_callback(call.closed)
 
@@ -112,7 +112,7 @@ class OpenCalls:
         """Comes before the last bytes of a reply: the record says that they were written, also where the call had been
         left. Raises CallError."""
         if call.given_up:
-            raise ended()
+            raise attempt_ended()
         if call.stored is CallStatus.COMPLETE:
             return
         try:
@@ -157,13 +157,13 @@ class OpenCalls:
 
     def forget(self, call: OpenCall) -> None:
         """No request can repeat the call any more."""
-        calls = self._by_request.get(call.identity.place, [])
+        calls = self._by_request.get(call.identity.lookup_key, [])
         if call in calls:
             calls.remove(call)
             if call.unanswered:
                 self._unanswered.note(call)
         if not calls:
-            self._by_request.pop(call.identity.place, None)
+            self._by_request.pop(call.identity.lookup_key, None)
 
     async def mark_abandoned(self, call: OpenCall) -> None:
         """The record says that nobody got the reply."""

@@ -24,18 +24,18 @@ class Served:
     template: Template
     model_names: tuple[str, ...] = ()
 
-    def under(self, kwargs: Mapping[str, Json], notices: Notices) -> Served:
+    def with_kwargs(self, kwargs: Mapping[str, Json], notices: Notices) -> Served:
         """The policy as a request with these `chat_template_kwargs` is served by it. What the template takes no notice
         of is warned of once. Raises TemplateError."""
         if not kwargs:
             return self
-        for name in self.template.untaken(kwargs):
+        for name in self.template.unused_kwargs(kwargs):
             notices.once(
                 ("kwargs", self.name, name),
                 f"chat_template_kwargs.{name}: the chat template of {self.name!r} takes no {name!r}, and renders as "
                 "without it",
             )
-        return replace(self, template=self.template.under(kwargs))
+        return replace(self, template=self.template.with_kwargs(kwargs))
 
 
 class Notices:

@@ -46,7 +46,7 @@ from agentlightning.gateway.request_bodies import parse, read_body, readable
 from agentlightning.gateway.served import Notices, Served
 from agentlightning.gateway.session import Session, Shared
 from agentlightning.gateway.wires import find_wire, read_request, wire_of_client
-from agentlightning.gateway.wires.base import Begun, CallError, Count, Look, Reply, ReplyStream, Target, Wire
+from agentlightning.gateway.wires.base import Begun, CallError, Count, Lookup, Reply, ReplyStream, Target, Wire
 from agentlightning.gateway.wires.models import model, models
 from agentlightning.gateway.wires.unserved import TAKES, Unserved
 from agentlightning.records.usage import AttemptUsage
@@ -362,7 +362,7 @@ class Gateway:
                 f"{target.path} does not take {target.method}: {TAKES.get(target.path, 'it takes POST')}",
                 code="method_not_allowed",
             )
-        if isinstance(use, Look):
+        if isinstance(use, Lookup):
             body = await read_body(request) if request.can_read_body else b""
             return await send(request, use.answer(parse(body) if body else {}, session.kept_replies), 200, JSON)
         try:

@@ -19,7 +19,7 @@ from typing import Any, cast
 from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.errors import ContextLengthError, EngineError, StoreError, TemplateError
 from agentlightning.gateway.call_order import CallOrder
-from agentlightning.gateway.calls import Identity, OpenCall, ended
+from agentlightning.gateway.calls import Identity, OpenCall, attempt_ended
 from agentlightning.gateway.encoder import Encoder
 from agentlightning.gateway.external.forwarding import Forwarding
 from agentlightning.gateway.external.upstream import Upstreams
@@ -111,7 +111,7 @@ class Session:
         call = OpenCall(
             id=_new_id(wire),
             index=self.calls.next_index(),
-            place=self.usage.calls - 1,
+            policy_index=self.usage.calls - 1,
             identity=identity,
             wire=wire.name,
             agent=agent,
@@ -132,7 +132,7 @@ class Session:
         """Tokens of the prompt that a call would have. Raises CallError."""
         policy = self._policies.of(request.model)
         try:
-            placement = self._place(request, policy.under(request.template_kwargs, self._shared.notices))
+            placement = self._place(request, policy.with_kwargs(request.template_kwargs, self._shared.notices))
         except (TemplateError, RecursionError) as error:
             raise _too_bad(error, request.prompt_field) from error
         self.tree.withdraw(placement)
@@ -162,7 +162,7 @@ class Session:
         policy = self._policies.of(request.model)
         placement: Placement | None = None
         try:
-            policy = policy.under(request.template_kwargs, self._shared.notices)
+            policy = policy.with_kwargs(request.template_kwargs, self._shared.notices)
             placement = await self._placed(request, policy)
             if len(placement.prompt_ids) >= policy.engine.context_length:
                 raise ContextLengthError(len(placement.prompt_ids), policy.engine.context_length)
@@ -222,7 +222,7 @@ class Session:
     ) -> list[SamplingParams]:
         """One set per sample: they differ in the seed."""
         seeds = [
-            sample_seed(self.rollout.seed, self._tries, call.place, i, request.sampling.seed)
+            sample_seed(self.rollout.seed, self._tries, call.policy_index, i, request.sampling.seed)
             for i in range(request.options.n)
         ]
         first = used_sampling(self._sampling, request, policy.template.stop_token_ids, seeds[0], grammar)
@@ -327,7 +327,7 @@ class Session:
         try:
             await self._store.record(record, nodes)
         except StoreError:
-            self.tree.ungrow(placement, nodes)
+            self.tree.undo_grow(placement, nodes)
             raise
         call.stored = status
         self.tree.publish(placement, leaves)
@@ -397,7 +397,7 @@ class Session:
             await self._store.record(record, ())
         except StoreError as error:
             self.calls.lost(error)
-        self.calls.fail(call, ended())
+        self.calls.fail(call, attempt_ended())
 
     # ----------------------------------------------------------------- small things
     def _as_record(self, call: OpenCall, request: WireRequest, policy: Served, status: CallStatus, **more: Any) -> Call:

@@ -478,7 +478,7 @@ class TraceTree:
         else:
             self._roots.pop((placement.policy, placement.before), None)
 
-    def ungrow(self, placement: Placement, nodes: Sequence[Node]) -> None:
+    def undo_grow(self, placement: Placement, nodes: Sequence[Node]) -> None:
         """Takes back ``grow``, whose ``nodes`` could not be stored, and forgets the placement."""
         if nodes and not nodes[0].sampled:
             placement.node.id = None

@@ -108,12 +108,12 @@ class Template(Protocol):
     """Tells histories apart that are rendered with other `chat_template_kwargs`; empty without any, else it begins with
     a NUL."""
 
-    def under(self, kwargs: Mapping[str, Json]) -> Template:
+    def with_kwargs(self, kwargs: Mapping[str, Json]) -> Template:
         """The same template, handed those of ``kwargs`` (values from outside) that it takes. Raises TemplateError where
         it cannot be used with them."""
         ...
 
-    def untaken(self, kwargs: Mapping[str, Json]) -> tuple[str, ...]:
+    def unused_kwargs(self, kwargs: Mapping[str, Json]) -> tuple[str, ...]:
         """The names in ``kwargs`` that the template takes no notice of."""
         ...
 

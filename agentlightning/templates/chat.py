@@ -147,11 +147,11 @@ class ChatTemplate:
         """What orders of roles, so far, were made fit for a template that refuses them."""
 
     # ----------------------------------------------------------------- what clients hand to the template
-    def untaken(self, kwargs: Mapping[str, Json]) -> tuple[str, ...]:
+    def unused_kwargs(self, kwargs: Mapping[str, Json]) -> tuple[str, ...]:
         """As in `base.Template`."""
         return tuple(name for name in kwargs if name not in self._renderer.takes)
 
-    def under(self, kwargs: Mapping[str, Json]) -> ChatTemplate:
+    def with_kwargs(self, kwargs: Mapping[str, Json]) -> ChatTemplate:
         """As in `base.Template`. It is probed anew, since what begins a reply may be another; the same one is given for
         the same values."""
         taken = {name: kwargs[name] for name in sorted(kwargs.keys() & self._renderer.takes)}

@@ -131,10 +131,10 @@ class GlassTemplate:
     tool_format = "hermes"
     kwargs_key = b""
 
-    def under(self, kwargs: Mapping[str, Any]) -> GlassTemplate:
+    def with_kwargs(self, kwargs: Mapping[str, Any]) -> GlassTemplate:
         return self
 
-    def untaken(self, kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    def unused_kwargs(self, kwargs: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(kwargs)
 
     def __init__(self, *, drops_reasoning: bool = False, shows_ids: bool = False, counts: bool = False) -> None:

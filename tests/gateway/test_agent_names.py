@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from agentlightning.errors import ConfigError
-from agentlightning.gateway.agent_names import LEARNED, learned
+from agentlightning.gateway.agent_names import LEARNED, name_from_content
 from agentlightning.settings.fields import AgentRule, GatewayConfig
 from agentlightning.text import clean_name
 from agentlightning.types import Tool
@@ -136,7 +136,7 @@ async def test_a_note_in_the_middle_of_a_conversation_makes_no_other_agent(build
 def test_the_order_of_tools_makes_no_other_agent() -> None:
     tools = [Tool("a", "x", {"b": 1, "c": 2}), Tool("b")]
     again = [Tool("b"), Tool("a", "x", {"c": 2, "b": 1})]
-    assert learned("s", tools) == learned(" s\n", again) != learned("s", tools[:1])
+    assert name_from_content("s", tools) == name_from_content(" s\n", again) != name_from_content("s", tools[:1])
 
 
 @given(st.text(max_size=300))

@@ -287,9 +287,9 @@ async def test_tokens_are_counted_under_them(build: Build) -> None:
 
 def test_only_so_many_variants_of_a_template_are_kept() -> None:
     template = switched()
-    assert template.under({"enable_thinking": False}) is template.under({"enable_thinking": False})
-    assert template.under({"thinking": 1}) is template
+    assert template.with_kwargs({"enable_thinking": False}) is template.with_kwargs({"enable_thinking": False})
+    assert template.with_kwargs({"thinking": 1}) is template
     for i in range(100):
-        template.under({"note": str(i)})
+        template.with_kwargs({"note": str(i)})
     assert len(template._variants._made) == 32
-    assert Served("main", None, template).under({}, None).template is template  # type: ignore[arg-type]
+    assert Served("main", None, template).with_kwargs({}, None).template is template  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.request_bodies import parse as _parse
 from agentlightning.gateway.tree import TraceTree
 from agentlightning.gateway.wires import WIRES, find_wire, read_request
-from agentlightning.gateway.wires.base import Begun, CallError, Choice, Look, Reply, Wire, WireRequest
+from agentlightning.gateway.wires.base import Begun, CallError, Choice, Lookup, Reply, Wire, WireRequest
 from agentlightning.settings.fields import SamplingConfig
 from agentlightning.templates.base import ParsedDelta, Template
 from agentlightning.types import FinishReason, Message, SamplingParams, ToolCall
@@ -157,7 +157,7 @@ def test_any_body_is_a_request_or_a_refusal(wire: Wire, data: st.DataObject) -> 
     earlier = KeptReplies()
     try:
         use = wire.use(seed.target)
-        if isinstance(use, Look):
+        if isinstance(use, Lookup):
             json.loads(use.answer(_parse(body), earlier))
             return
         try:

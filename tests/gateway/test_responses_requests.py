@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from openai.types import responses as types
 
 from agentlightning.gateway.kept_replies import KeptReplies
-from agentlightning.gateway.wires.base import Begun, CallError, Choice, Look, Reply, Target, WireRequest
+from agentlightning.gateway.wires.base import Begun, CallError, Choice, Lookup, Reply, Target, WireRequest
 from agentlightning.settings.fields import SamplingConfig
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.types import FinishReason, Message, SamplingParams, ToolCall
@@ -300,7 +300,7 @@ PATHS = st.lists(
 def test_any_look_is_an_answer_or_a_refusal(parts: list[str], method: str, body: dict[str, Any]) -> None:
     target = Target(method, "/".join(parts))
     use = WIRE.use(target) if WIRE.owns(target.path) else None
-    if not isinstance(use, Look):
+    if not isinstance(use, Lookup):
         return
     earlier = KeptReplies()
     try:

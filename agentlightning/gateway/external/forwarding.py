@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from agentlightning.errors import StoreError
-from agentlightning.gateway.calls import Answer, Forwarded, Identity, ended
+from agentlightning.gateway.calls import Answer, Forwarded, Identity, attempt_ended
 from agentlightning.gateway.external import upstream as upstream_module
 from agentlightning.gateway.external.upstream import (
     Outgoing,
@@ -85,7 +85,7 @@ class Forwarding:
         call = Forwarded(
             id=f"external_{secrets.token_hex(12)}",
             index=self._calls.next_index(),
-            place=-1,
+            policy_index=-1,
             identity=identity,
             wire=wire,
             agent=agent,
@@ -118,7 +118,7 @@ class Forwarding:
         outcome."""
         use = self._usage.external.setdefault(upstream.name, ExternalUsage())
         use.calls += 1
-        outcome: Answer | CallError = ended()
+        outcome: Answer | CallError = attempt_ended()
         try:
             outcome = await self._upstreams.ask(call, upstream, sent)
         except asyncio.CancelledError:

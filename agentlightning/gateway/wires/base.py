@@ -52,13 +52,13 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Lookup:
     """Something about earlier calls is asked for. ``answer`` makes the JSON body that tells it, or raises CallError."""
 
     answer: Callable[[Mapping[str, Json], EarlierReplies], bytes]
 
 
-Use = Literal["call"] | Count | Look
+Use = Literal["call"] | Count | Lookup
 """What a target asks for; "call": a model call."""
 
 ToolChoice = Literal["auto", "none", "required"]

@@ -17,7 +17,7 @@ from agentlightning.gateway.wires.base import (
     Choice,
     Count,
     EarlierReplies,
-    Look,
+    Lookup,
     Reply,
     Target,
     Use,
@@ -67,7 +67,7 @@ class Messages:
             return "call" if target.method == "POST" else None
         if target.path == "messages/count_tokens":
             return Count(_counted) if target.method == "POST" else None
-        return Look(lambda body, earlier: _refused(target))
+        return Lookup(lambda body, earlier: _refused(target))
 
     def request(self, target: Target, body: Mapping[str, Json], earlier: EarlierReplies) -> WireRequest:
         return read_request(body, earlier, counted=target.path == "messages/count_tokens")

@@ -27,7 +27,7 @@ from agentlightning.gateway.wires.base import (
     Count,
     EarlierReplies,
     HistoryLinks,
-    Look,
+    Lookup,
     OutputFormat,
     Reply,
     ReplyOptions,
@@ -133,7 +133,7 @@ class Responses:
         if target.path == "responses/input_tokens":
             return Count(_counted) if target.method == "POST" else None
         known = [methods for path, methods in _LOOKS if path.fullmatch(target.path) is not None]
-        return Look(partial(_looked, target)) if not known or target.method in known[0] else None
+        return Lookup(partial(_looked, target)) if not known or target.method in known[0] else None
 
     def request(self, target: Target, body: Mapping[str, Json], earlier: EarlierReplies) -> WireRequest:
         refuse_unless_neutral(body, _NEUTRAL, _INSTEAD)
