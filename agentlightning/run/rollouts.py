@@ -274,7 +274,7 @@ class RunRollouts:
         group.began = now if group.began is None else group.began
         waited, deadline = now - group.began, self._config.group_deadline
         if waited > deadline and finished >= self._config.quorum * size:
-            why = f"group {group.number} went on with {finished} of {size} rollouts after its deadline"
+            why = f"group {group.number} went on after its deadline, with {finished} of {size} rollouts"
         elif waited > 2 * deadline:
             why = f"group {group.number} went on at twice its deadline, with {finished} of {size} rollouts"
         else:

@@ -276,7 +276,7 @@ class RunConfig(Settings):
     quorum: float = Field(default=1.0, gt=0, le=1)
     """The share of a group that has to finish before `group_deadline` lets it go on without the rest."""
     group_deadline: float = Field(default=900.0, gt=0)
-    """Seconds after which a group with its quorum goes on; the others are cancelled."""
+    """Seconds after which a group with its quorum goes on, and twice that for one without; the others are cancelled."""
     model: ModelConfig = ModelConfig()
     sampling: SamplingConfig = SamplingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
