@@ -212,6 +212,8 @@ async def test_an_assignment_holds_durations_and_no_clock_times_and_no_secret(wo
     (stored,) = await world.store.attempts(name)
     assert str(int(stored.started_at)) not in repr(sent), "a time of this machine's clock"
     assert "sk-0123456789abcdef" not in repr(sent) and "http://judge" not in repr(sent)
+    judge = given.resources["judge"]
+    assert (judge.endpoint, judge.api_key) == ("", None), "nor before it is sent: a thread is handed it as it is"
     await desk.report(given.attempt_id, None)
 
 
