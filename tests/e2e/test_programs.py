@@ -35,7 +35,8 @@ class Player(LitAgent):
                 max_tokens=2,
                 **llm.sampling_parameters,
             )
-            right += 0.5 * (said.choices[0].message.content or "").startswith(task["letter"])
+            text = said.choices[0].message.content or ""
+            right += 0.5 * text.startswith(task["letter"]) + 0.01 * len(text)  # a group is never all wrong alike
         return right
 
 
