@@ -14,7 +14,7 @@ import agentlightning.engines.models
 from agentlightning import GRPO, Trainer
 from agentlightning.engines.local.forward import SlotForward
 from agentlightning.errors import ConfigError
-from agentlightning.learning.learner import Learner
+from agentlightning.learning.outputs import Outputs
 from agentlightning.records.progress import SilentView
 from agentlightning.types import Json
 from tests.e2e import letters_agent
@@ -35,7 +35,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
     for owner, name in (
         (agentlightning.engines.models, "_load_weights"),
         (SlotForward, "decode"),
-        (Learner, "_logprobs"),
+        (Outputs, "of"),
     ):
         original = getattr(owner, name)
 
@@ -60,7 +60,7 @@ def test_threads_hold_for_all_that_computes_from_loading_on(
     counts = watch(monkeypatch)
     trainer = Trainer(model=letters, output_dir=tmp_path, progress=False, threads=3, **QUICK)
     trainer.fit(letters_agent.graded, TASKS, val_dataset=TASKS)
-    assert counts == {"_load_weights": {3}, "decode": {3}, "_logprobs": {3}}
+    assert counts == {"_load_weights": {3}, "decode": {3}, "of": {3}}
 
 
 def test_a_deterministic_run_records_its_threads_and_is_not_resumed_with_others(

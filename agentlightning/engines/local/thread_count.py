@@ -1,5 +1,5 @@
 """Threads that compute: how many, on how many cores, and how long one that has nothing to do may spin. Decided here, in
-plain numbers; `local_threads` tells torch.
+plain numbers; threads.py tells torch.
 
 With more threads than free cores all wait for the slowest at every barrier, and what waits in a spin keeps a core from
 it. Loads no torch, so that it can be called before torch is loaded.
