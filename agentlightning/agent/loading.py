@@ -246,9 +246,10 @@ def _was_typed_in(obj: object) -> bool:
 
 def _is_in_a_file(filename: str) -> bool:
     path = Path(filename)
+    # Also a zip
     return not filename.startswith("<") and (
         not path.is_absolute() or any(part.is_file() for part in (path, *path.parents))
-    )  # also a zip
+    )
 
 
 def _is_importable(name: str, file: Path) -> bool:

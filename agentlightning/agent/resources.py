@@ -221,8 +221,7 @@ def refuse_clash(external: Iterable[str], taken: Collection[str]) -> None:
         if name in taken:
             raise ConfigError(
                 f"resource {name!r} is an external model (an LLM with an endpoint), and {name!r} is the name of a "
-                "policy that is trained: "
-                "give the resource another name"
+                "policy that is trained: give the resource another name"
             )
 
 

@@ -78,9 +78,8 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
     def check(self, config: RunConfig) -> None:
         if config.sampling.temperature == 0:
             raise ConfigError(
-                "sampling.temperature=0 in training: all rollouts of a group would be the same and there is nothing to "
-                "learn from; "
-                "use 1.0, or `agl eval` to score a model greedily"
+                "sampling.temperature=0 in training: all rollouts of a group would be the same and there is nothing "
+                "to learn from; use 1.0, or `agl eval` to score a model greedily"
             )
         if self.dynamic_filtering and self.rollouts_per_task() == 1:
             raise ConfigError(
@@ -179,11 +178,12 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
     def metrics(
         self, step: int, groups: Sequence[Group], credited: StepCredit, stats: LearnerStats, ledger: Ledger
     ) -> dict[str, Json]:
-        """One step's JSON line."""
+        """One step's JSON line, the objective's statistics under their own names. Raises ValueError for one that is
+        taken."""
         scored = [trace for group in groups for trace in group.traces if trace.scored]
         rewards = [final_reward(trace) for trace in scored]
         sampling_s, training_s = ledger.seconds.get("sampling", 0.0), ledger.seconds.get("training", 0.0)
-        return {
+        line: dict[str, Json] = {
             "step": step,
             "reward": statistics.fmean(rewards),
             "reward_std": statistics.pstdev(rewards),
@@ -199,7 +199,6 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
             "loss": stats.loss,
             "grad_norm": stats.grad_norm,
             "lr": stats.lr,
-            **stats.statistics,
             "parity_max": ledger.parity_max,
             "parity_mean": stats.parity.mean if stats.parity is not None else None,
             "parity_k3": ledger.parity_k3,
@@ -212,6 +211,9 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
             "training_s": training_s,
             "advantages": dict(credited.advantages),
         }
+        if taken := line.keys() & stats.statistics.keys():
+            raise ValueError(f"the objective's statistics have names that metrics have: {', '.join(sorted(taken))}")
+        return {**line, **stats.statistics}
 
 
 class _Clock:

@@ -23,11 +23,8 @@ def write_json(value: Json) -> None:
     try:
         text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
         text.encode(sys.stdout.encoding or "utf-8")
-    except (
-        TypeError,
-        UnicodeEncodeError,
-        LookupError,
-    ):  # the TypeError: half a surrogate pair, of a file name that is no UTF-8
+    except (TypeError, UnicodeEncodeError, LookupError):
+        # The TypeError: half a surrogate pair, of a file name that is no UTF-8.
         text = json.dumps(finite(value), indent=2)
     write_text(text + "\n")
 

@@ -183,8 +183,8 @@ def _library(tokenizer: Any, vocabulary: int) -> LLTokenizer | GrammarError:
         kind = type(core.decoder).__name__
         return GrammarError(
             "samples of this model cannot be kept to a grammar: llguidance reads byte-level and byte-fallback "
-            f"tokenizers, and this one decodes by {kind} "
-            f"({_one_line(str(error)).partition(':')[0]}); use free text with this model"
+            f"tokenizers, and this one decodes by {kind} ({_one_line(str(error)).partition(':')[0]}); use free text "
+            "with this model"
         )
 
 

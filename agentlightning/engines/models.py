@@ -277,9 +277,8 @@ def _refuse_unembedded(source: str, model: PreTrainedModel, tokenizer: PreTraine
         number, token = beyond[0]
         raise ModelError(
             f"{source}: its tokenizer has {len(beyond)} of its {len(vocabulary)} tokens ({token!r} is {number}) beyond "
-            f"the model's embedding of {rows} rows: "
-            f"call model.resize_token_embeddings({beyond[-1][0] + 1}) and save it again, or put the model's own "
-            "tokenizer there"
+            f"the model's embedding of {rows} rows: call model.resize_token_embeddings({beyond[-1][0] + 1}) and save "
+            "it again, or put the model's own tokenizer there"
         )
 
 

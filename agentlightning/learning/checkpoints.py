@@ -95,8 +95,7 @@ def save(
         free = shutil.disk_usage(folder).free / 1e6 if folder.is_dir() else 0.0
         raise StoreError(
             f"the checkpoint of step {step} could not be written to {folder} ({free:,.0f} MB free there): "
-            f"{_one_line(error)}; "
-            "earlier checkpoints are untouched"
+            f"{_one_line(error)}; earlier checkpoints are untouched"
         ) from error
     return Checkpoint(final, step, version, score, dict(extra or {}))
 

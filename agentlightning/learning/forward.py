@@ -132,8 +132,7 @@ def check_head(model: PreTrainedModel, head: Head) -> None:
     if not error <= _TOLERANCE.get(model.dtype, 2e-2):
         raise ModelError(
             f"{type(model).__name__}: logits from the last hidden state differ from the model's own by {error:.2g} "
-            "(relative): it does something "
-            "between them that the learner does not know, so its logprobs would be wrong"
+            "(relative): it does something between them that the learner does not know, so its logprobs would be wrong"
         )
 
 

@@ -264,11 +264,12 @@ class Learner:
         known_M = {name: column_M for name, column_M in tokens.columns(entries_M).items() if name not in LATE_COLUMNS}
         scale_N = torch.zeros(tokens.count, dtype=tokens.dtype, device=tokens.device)
         scale_N[entries_M] = objective.coefficients(known_M).to(tokens.dtype)
+        learns_N = (scale_N != 0).cpu()  # read from the device once, not for each block
         total = torch.zeros((), dtype=torch.float64, device=tokens.device)
         for block in blocks:
             entries_E = block.entries_E.to(tokens.device)
             scale_E = scale_N[entries_E]
-            learns = bool((scale_E != 0).any())
+            learns = bool(learns_N[block.entries_E].any())
             with self._forward(block, tokens, learns) as outputs_E:
                 losses_E, statistics = objective.losses(tokens.columns(entries_E), outputs_E)
                 loss = (losses_E * scale_E).sum()
@@ -301,11 +302,12 @@ class Learner:
         return loss.detach().double()
 
     def _backward(self, blocks: Sequence[Block], grads_N: Mapping[str, Tensor], tokens: Tokens) -> None:
+        learns_N = torch.stack([grad_N != 0 for grad_N in grads_N.values()]).any(0).cpu()
         for block in blocks:
+            if not learns_N[block.entries_E].any():
+                continue
             entries_E = block.entries_E.to(tokens.device)
             grads_E = {name: grad_N[entries_E] for name, grad_N in grads_N.items()}
-            if not any(bool((grad_E != 0).any()) for grad_E in grads_E.values()):
-                continue
             with self._forward(block, tokens, learns=True) as outputs_E:
                 torch.autograd.backward([outputs_E[name] for name in grads_E], list(grads_E.values()))
                 self.weights.collect()

@@ -168,8 +168,7 @@ def pack(
         if layout == "tree" and max_tree_depth is not None and depth > max_tree_depth:
             raise RunFailed(
                 f"learner.layout='tree' with a path of {depth} tokens: the model's sliding window of {max_tree_depth} "
-                "tokens "
-                "is not part of a tree's mask; use 'auto' or 'flat'"
+                "tokens is not part of a tree's mask; use 'auto' or 'flat'"
             )
         flat = layout == "flat" or (max_tree_depth is not None and depth > max_tree_depth)
         flat_rows = _flat_rows(paths, max_row_tokens)
@@ -344,8 +343,7 @@ def _paths(needed: _Needed, max_row_tokens: int) -> Iterable[_Path]:
             if length > max_row_tokens:
                 raise RunFailed(
                     f"rollout {needed.tree.rollout_id}: a path of {length} tokens is longer than "
-                    f"learner.max_row_tokens={max_row_tokens}; "
-                    "raise it, or give the agent's conversations a limit"
+                    f"learner.max_row_tokens={max_row_tokens}; raise it, or give the agent's conversations a limit"
                 )
             yield _Path(needed, nodes, length)
 

@@ -75,9 +75,8 @@ def _in_thread(interrupts: Interrupts, work: Work[T]) -> T:
             continue
         return outcome.result()
     except BaseException:
-        if (
-            thread.ident and not outcome.done() and interrupts.cancel()
-        ):  # raised by a handler of the caller's own: its alarm, say
+        # Raised by a handler of the caller's own: its alarm, say
+        if thread.ident and not outcome.done() and interrupts.cancel():
             concurrent.futures.wait([outcome])
         raise
 
@@ -203,9 +202,8 @@ def _wait_at_exit(interrupts: Interrupts) -> None:
     """Has the interpreter wait for this work before it shuts executors down: a run that is interrupted by Ctrl-C still
     needs them to save."""
     if not _waited:
-        import_module(
-            "concurrent.futures.thread"
-        )  # registers its own shutdown; what is registered later is called first
+        # Registers its own shutdown; what is registered later is called first
+        import_module("concurrent.futures.thread")
         threading._register_atexit(_wait_for_all)  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue,reportUnknownMemberType]
     _waited[:] = [interrupts, *(each for each in _waited if not each.over.is_set())]
 

@@ -75,8 +75,7 @@ def _choose(given: str, output: Path, runs: Sequence[RunRecord]) -> ModelChoice:
     if named and given != LATEST:
         raise ConfigError(
             f"run {given!r} has no checkpoint to take as a model: it saves one every checkpoint.save_every steps and "
-            f"when it ends; `agl show {given}` says how "
-            "far it came"
+            f"when it ends; `agl show {given}` says how far it came"
         )
     if given == LATEST:
         raise ConfigError(

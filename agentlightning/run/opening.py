@@ -138,9 +138,8 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
     from agentlightning.views.live.choice import make_progress
     from agentlightning.views.live.guarded import guarded
 
-    anchored = replace(
-        plan.resolved, config=plan.resolved.config.anchored()
-    )  # before user code runs: it may change the working folder
+    # Before user code runs: it may change the working folder
+    anchored = replace(plan.resolved, config=plan.resolved.config.anchored())
     output = make_folder(anchored.config.output_dir)
     given = NamedResources(plan.resources)
     probe = await check_agent(plan.agent, plan.config.runner.isolation, keys=given.keys_of_external())
@@ -246,8 +245,7 @@ def with_agents_choice(resolved: Resolved, probe: AgentProbe) -> Resolved:
     if given is not None:
         raise ConfigError(
             f"trained_agents is given twice: {given!r} ({resolved.sources.get('trained_agents', 'argument')}) and "
-            f"{own!r} "
-            f"(agent {probe.name!r}): leave one of them out, or make them the same"
+            f"{own!r} (agent {probe.name!r}): leave one of them out, or make them the same"
         )
     config = resolved.config.model_copy(update={"trained_agents": own})
     return replace(resolved, config=config, sources={**resolved.sources, "trained_agents": f"agent {probe.name}"})
@@ -294,9 +292,8 @@ def _saying_how_to_resume(progress: Progress, how: str) -> Callable[..., None]:
     """An exit that says, of a run that did not come to its end, how to go on with it."""
 
     def say(kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if error is not None and not isinstance(
-            error, ModelError
-        ):  # a model that is not there has nothing to go on with
+        # A model that is not there has nothing to go on with
+        if error is not None and not isinstance(error, ModelError):
             progress.message(f"to go on: {how}")
 
     return say
@@ -351,8 +348,7 @@ async def _same_external(store: Store, run_id: str, resources: NamedResources) -
     for name in resources.missing(NamedResources.from_json(recorded)):
         raise ConfigError(
             f"run {run_id} had the external model {name!r}: pass it again, resources={{{name!r}: LLM(endpoint=..., "
-            f"model=..., api_key=...)}}; "
-            "endpoints and keys are not recorded"
+            f"model=..., api_key=...)}}; endpoints and keys are not recorded"
         )
 
 
@@ -374,10 +370,11 @@ async def _hopeless(store: Store, run_id: str) -> list[str]:
 async def _find(plan: Plan, store: Store) -> RunRecord:
     runs = [run for run in await store.runs() if run.config.get("mode") == Mode.TRAIN]
     named = [run for run in runs if run.id == plan.resume or (plan.resume is True and run.name == plan.config.name)]
+    # A finished one may lack steps that are asked for now
     for run in (
         *(run for run in named if run.status is not RunStatus.FINISHED),
         *named,
-    ):  # a finished one may lack steps that are asked for now
+    ):
         return run
     known = ", ".join(run.id for run in runs[:5]) or "none"
     if plan.resume is True:

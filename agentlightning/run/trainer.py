@@ -299,6 +299,11 @@ class Trainer:
                 f"model={self.config.model.path!r}: {self.algorithm.name} trains no weights and loads no model; leave "
                 "it out, and hand the agent what it calls as resources={'llm': LLM(endpoint=..., model=...)}"
             )
+        if mode is Mode.TRAIN and not trains and not external:
+            raise ConfigError(
+                f"{self.algorithm.name} trains no weights and loads no model, so the agent has nothing to call: pass "
+                "resources={'llm': LLM(endpoint=..., model=...)}"
+            )
         if not self.config.model.path and (trains or not external):
             raise ConfigError(
                 "no model: pass model= (--model), a Hugging Face folder, a hub id, or 'smollm2' to begin with, which "

@@ -38,9 +38,8 @@ def choose_isolation(spec: AgentSpec, wanted: Literal["auto", "thread", "process
     if isolation == "process" and spec.source is None:
         raise ConfigError(
             f"agent {spec.name!r} cannot run with isolation='process': it is no top-level name of a file that a "
-            "process could import "
-            "(a closure, a lambda, a notebook cell). Put it into FILE.py and pass 'FILE.py:name', or use "
-            "isolation='thread'"
+            "process could import (a closure, a lambda, a notebook cell). Put it into FILE.py and pass "
+            "'FILE.py:name', or use isolation='thread'"
         )
     return isolation
 

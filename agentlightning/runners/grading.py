@@ -146,10 +146,11 @@ def serve(source: AgentSource, state: Mapping[str, str], requests_fd: int, answe
     answer({"ready": True, "heavy": "torch" in sys.modules})
     with asyncio.Runner() as runner:
         while (request := read_frame(requests_fd)) is not None:
+            # An earlier output's grading may have put something else there
             sys.stdout, sys.stderr = (
                 sys.__stdout__,
                 sys.__stderr__,
-            )  # an earlier output's grading may have put something else there
+            )
             seed_everything(request["seed"])
             arguments = (request["task"], request["output"], _attempt(request["attempt"]))[: request["count"]]
             value = grade(grader, arguments, runner.run).value

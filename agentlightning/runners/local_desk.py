@@ -99,7 +99,7 @@ class Leases:
             await self._store.expire(max_attempts=self._config.max_attempts)
 
 
-class Resources:
+class HandedResources:
     """What agents are handed: the user's resources, with a version that the store holds laid over them."""
 
     def __init__(self, store: Store, run_id: str, given: Mapping[str, Any]) -> None:
@@ -161,7 +161,7 @@ class LocalDesk:
         self._gateway = gateway
         self._sampling = sampling
         self._leases = Leases(store, run_id, config)
-        self._resources = Resources(store, run_id, resources or {})
+        self._resources = HandedResources(store, run_id, resources or {})
         self._graders = None if grader is None else Graders(grader, config.grader, config.n_runners, self.keys)
         self._logs = None if folder is None else folder / "logs"
         self._open: dict[str, _Open] = {}

@@ -128,8 +128,7 @@ def spent_by_engine(usage: AttemptUsage) -> str | None:
     cut = f", and {plural(engine.cut, 'request')} not sampled to the end" if engine.cut else ""
     return (
         f"{engine.seconds:.1f} s of its {engine.lasted:.1f} s the engine had its calls, queued or sampled "
-        f"({plural(engine.tokens, 'token')}, "
-        f"{engine.tokens / engine.seconds:.1f} tokens/s{cut})"
+        f"({plural(engine.tokens, 'token')}, {engine.tokens / engine.seconds:.1f} tokens/s{cut})"
     )
 
 

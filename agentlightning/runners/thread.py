@@ -282,9 +282,8 @@ class _Redirect:
                 self._ours.clear()
                 for name in ("stdout", "stderr"):
                     stream = getattr(sys, name, None)
-                    if isinstance(
-                        stream, _AttemptOutput
-                    ):  # else somebody put another over ours, and ours passes through
+                    # Else somebody put another over ours, and ours passes through
+                    if isinstance(stream, _AttemptOutput):
                         setattr(sys, name, stream.real)
 
 

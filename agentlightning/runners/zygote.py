@@ -146,9 +146,8 @@ class _Zygote:
                 return
             name = self._children.get(ended.si_pid)
             if name is not None:
-                self._signal(
-                    ended.si_pid, signal.SIGKILL
-                )  # before it is reaped, while its number still means this group
+                # Before it is reaped, while its number still means this group
+                self._signal(ended.si_pid, signal.SIGKILL)
             _, status = os.waitpid(ended.si_pid, 0)
             if name is not None:
                 del self._children[ended.si_pid]

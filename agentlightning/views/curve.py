@@ -51,9 +51,8 @@ def plot(
     axes.set_ylabel("reward of a rollout, mean")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.margins(x=0.02)
-    axes.legend(
-        framealpha=0.85, edgecolor="none", loc="best", fontsize=9
-    )  # readable also where a curve has to pass below it
+    # Readable also where a curve has to pass below it
+    axes.legend(framealpha=0.85, edgecolor="none", loc="best", fontsize=9)
     figure.tight_layout(rect=(0, 0, 1, 0.95))  # below the title, which must not be what makes room
     _write_title(axes, title, about)
     try:

@@ -143,9 +143,8 @@ def to_png(picture: Picture) -> bytes:
     if fonts.missing:
         picture = _spelled(picture, fonts.missing)
         logger.warning(
-            "the PNG has characters written by number (%s) that no font here has: install one that does, such as Noto "
-            "Sans CJK or Noto Emoji, "
-            "or look at the picture as an SVG",
+            "the PNG has characters written by number (%s) that no font here has: install one that does, such as "
+            "Noto Sans CJK or Noto Emoji, or look at the picture as an SVG",
             spell("".join(sorted(fonts.missing)[:3]), fonts.missing) + (", ..." if len(fonts.missing) > 3 else ""),
         )
     width, height = picture.width, picture.height

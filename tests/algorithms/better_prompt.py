@@ -17,6 +17,7 @@ from agentlightning import LLM, PromptTemplate, Trainer
 from agentlightning.algorithms import Algorithm
 from agentlightning.algorithms.ports import Run
 from agentlightning.records.ledger import Ledger
+from agentlightning.records.traces import Group
 from agentlightning.settings.fields import RunConfig
 from agentlightning.store import open_store
 from tests.upstream import KEY
@@ -33,18 +34,24 @@ class BetterPrompt(Algorithm):
         """Any settings will do."""
 
     async def fit(self, run: Run) -> None:
-        tasks, scores = run.tasks.take(2), dict[int, float]()
+        tasks, scores, asked = run.tasks.take(2), dict[int, float](), list[Group]()
         for text in CANDIDATES:
             version = await run.resources.publish({"prompt_template": PromptTemplate(text)})
             groups = await run.rollouts.sample(tasks, 2, resources=version)
-            scores[version] = fmean(trace.rollout.reward or 0.0 for group in groups for trace in group.traces)
+            scores[version] = mean_reward(groups)
+            asked += groups
         best = max(scores, key=scores.__getitem__)
         await run.resources.promote(best)
         after = await run.rollouts.sample(tasks, 1)
-        reward = fmean(trace.rollout.reward or 0.0 for group in after for trace in group.traces)
+        reward = mean_reward(after)
         await run.journal.commit(
-            1, {"step": 1, "reward": reward, "best": best, "scores": list(scores.values())}, Ledger(), after
+            1, {"step": 1, "reward": reward, "best": best, "scores": list(scores.values())}, Ledger(), [*asked, *after]
         )
+
+
+def mean_reward(groups: list[Group]) -> float:
+    """Of those that were scored: a failure is none."""
+    return fmean(trace.rollout.reward for group in groups for trace in group.traces if trace.rollout.reward is not None)
 
 
 def shouts(task: dict[str, str], llm: Any, prompt_template: PromptTemplate) -> float:

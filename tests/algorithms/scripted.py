@@ -27,6 +27,7 @@ class Script:
     batches: list[Batch] = field(default_factory=list[Batch])
     lines: list[Mapping[str, Json]] = field(default_factory=list[Mapping[str, Json]])
     ledgers: list[Ledger] = field(default_factory=list[Ledger])
+    statistics: Mapping[str, float] = field(default_factory=lambda: {"entropy": 0.0})
 
     def run(self, *, total_steps: int = 1, last_step: int = 0, stop_after: int | None = None, **config: Any) -> Run:
         journal = ScriptedJournal(self, total_steps, last_step, stop_after)
@@ -80,7 +81,7 @@ class ScriptedPolicy:
             for weight in node.columns.get("advantage", ())
             if weight == weight
         ]
-        return LearnerStats(0.5, 1.0, 1e-6, len(weights), 0, 0, 0, 0, 0, None, {"entropy": 0.0}, 0, 0.0)
+        return LearnerStats(0.5, 1.0, 1e-6, len(weights), 0, 0, 0, 0, 0, None, self._script.statistics, 0, 0.0)
 
     async def score(self, batch: Batch, what: Collection[str]) -> Batch:
         raise NotImplementedError

@@ -49,6 +49,8 @@ def test_an_algorithm_without_a_policy_refuses_a_model_and_one_with_a_policy_nee
     tasks = letter_tasks(2)
     with pytest.raises(ConfigError, match="model='m': better_prompt trains no weights and loads no model"):
         Trainer(algorithm=BetterPrompt(), model="m", output_dir=tmp_path).fit(graded, tasks)
+    with pytest.raises(ConfigError, match=r"better_prompt .* nothing to call: pass resources="):
+        Trainer(algorithm=BetterPrompt(), output_dir=tmp_path).fit(graded, tasks)
     with pytest.raises(ConfigError, match="no model: pass model="):
         Trainer(algorithm=GRPO(), output_dir=tmp_path).fit(graded, tasks)
 

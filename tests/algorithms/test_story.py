@@ -46,6 +46,12 @@ async def test_a_step_learns_from_groups_that_differ_and_its_ledger_adds_up():
     assert (line["step"], line["reward"], line["rewards"]) == (1, 0.75, [1.0, 0.0, 1.0, 1.0])
 
 
+async def test_a_statistic_of_the_objective_never_stands_in_for_a_metric():
+    script = Script([[DIFFER, EQUAL]], statistics={"reward": 9.0, "spread": 1.0})
+    with pytest.raises(ValueError, match="have names that metrics have: reward"):
+        await grpo().fit(script.run())
+
+
 async def test_staleness_is_the_version_that_learns_minus_the_one_that_sampled():
     script = Script([[DIFFER, EQUAL]])  # sampled at version 3
     await grpo().fit(script.run(last_step=5, total_steps=6))

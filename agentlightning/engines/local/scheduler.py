@@ -298,9 +298,8 @@ class Scheduler:
         row as soon as that has it."""
         if not self._keep_prefixes:
             return
-        ids = row.ids[
-            : row.prompt - 1
-        ]  # the last token is always forwarded: it gives the logits of the first sampled one
+        # The last token is always forwarded: it gives the logits of the first sampled one
+        ids = row.ids[: row.prompt - 1]
         key, kept = self._prefixes.match(ids)
         donor, shared = None, 0
         for other in self._rows:

@@ -39,8 +39,7 @@ def long_spins() -> str | None:
     name = "KMP_BLOCKTIME" if sys.platform == "darwin" else "GOMP_SPINCOUNT"
     return (
         "torch was imported before the Trainer was made, so its threads spin for long where they wait, which costs "
-        "much beside other work: set "
-        f"{name}={_SPINNING[name]} before Python starts, or import torch later"
+        f"much beside other work: set {name}={_SPINNING[name]} before Python starts, or import torch later"
     )
 
 
@@ -76,5 +75,5 @@ def threads_on(cores: int, most: int) -> int:
     """With how many threads to compute where that many cores are free: one on each, but two where it is a single one.
 
     A system that shares cores among all that want them gives more to two threads, and together on one core they lose
-    nothing by that; on several cores, where threads of one core take turns, all others wait (benchmarks/busy.py)."""
+    nothing by that (benchmarks/busy.py). On several cores all would wait for those that take turns on one."""
     return min(most, max(2, cores))

@@ -1,8 +1,8 @@
 """Threads: tells torch with how many threads to compute, on each thread that computes, from loading the model on.
 
-The number is the setting's where one is set. Else it follows what other processes leave free (`threads`, `cores`),
-between two pieces of work and never within one. Where others want the cores too, threads that wait hardly spin, and
-those that are ours are bound together to their share of the cores.
+The number is the setting's where one is set. Else it follows what other processes leave free (thread_count.py,
+cores.py), between two pieces of work and never within one. Where others want the cores too, threads that wait hardly
+spin, and where that leaves a single core ours are bound to it together.
 """
 
 from __future__ import annotations

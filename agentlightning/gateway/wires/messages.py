@@ -45,9 +45,8 @@ def anthropic_error(error: CallError) -> bytes:
     # Agents that shorten their history look for these words.
     message = f"prompt is too long: {error.message}" if error.code == "context_length_exceeded" else error.message
     told: dict[str, Json] = {"type": kind, "message": message}
-    if error.code is not None and error.code.startswith(
-        "thread_"
-    ):  # the official client sends the whole history for some of these
+    # The official client sends the whole history for some of these
+    if error.code is not None and error.code.startswith("thread_"):
         told["details"] = {"error_code": error.code}
     return orjson.dumps({"type": "error", "error": told})
 

@@ -157,8 +157,7 @@ def _continued(thread: Json, earlier: EarlierReplies) -> _Begun | None:
         raise CallError(
             404,
             f"thread.previous_message_id names message {shown(call_id)}, which is not here: it belongs to another "
-            "attempt, or it was made without a thread; "
-            "send the whole conversation with thread.type=create",
+            "attempt, or it was made without a thread; send the whole conversation with thread.type=create",
             param="thread.previous_message_id",
             code="thread_not_found",
         )

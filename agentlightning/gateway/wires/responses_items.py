@@ -333,8 +333,7 @@ class _Kept:
             raise CallError(
                 404,
                 f"{place} refers to item {shown(item_id)}, which is not here: it belongs to another attempt, or its "
-                "response was not stored "
-                f"(store=false); send the item itself",
+                "response was not stored (store=false); send the item itself",
                 param=place,
                 code="item_not_found",
             )

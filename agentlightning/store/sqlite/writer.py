@@ -138,9 +138,8 @@ class Writer:
             if not began or len(group) == 1:
                 self._fail(group, error)
                 return
-            for write in (
-                group
-            ):  # again, alone: then only the one that cannot be committed (too large for a full disk, say) fails
+            # Again, alone: then only the one that cannot be committed (too large for a full disk, say) fails
+            for write in group:
                 self._commit([write])
 
     def _run(self, part: list[_Write]) -> None:

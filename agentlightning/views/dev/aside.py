@@ -85,8 +85,7 @@ def elsewhere(facts: Facts) -> list[Finding]:
         return []
     remedy = (
         "nothing, if it is a model of somebody else's: what it says is neither recorded nor trained (as a resource, "
-        "LLM(endpoint=...), it is recorded); else build it "
-        "with base_url=llm.endpoint"
+        "LLM(endpoint=...), it is recorded); else build it with base_url=llm.endpoint"
     )
     return [
         Finding("warns", "Some calls may go past the endpoint", cause, remedy)
