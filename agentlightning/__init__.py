@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from agentlightning.agent.task_files import load_tasks
     from agentlightning.algorithms.grpo import GRPO
     from agentlightning.logs import configure_logger
+    from agentlightning.nouns import Attempt, Rollout
     from agentlightning.run.trainer import Trainer
     from agentlightning.settings.fields import RunConfig
-    from agentlightning.types import Attempt, Rollout
     from agentlightning.views.result import FitResult
 
 __version__ = "0.3.1"
@@ -55,14 +55,14 @@ __all__ = [
 _HOME = {
     "GRPO": "algorithms.grpo",
     "LLM": "agent.resources",
-    "Attempt": "types",
+    "Attempt": "nouns",
     "Dataset": "agent.resources",
     "FitResult": "views.result",
     "LitAgent": "agent.calling",
     "NamedResources": "agent.resources",
     "PromptTemplate": "agent.resources",
     "ProxyLLM": "agent.resources",
-    "Rollout": "types",
+    "Rollout": "nouns",
     "RunConfig": "settings.fields",
     "Trainer": "run.trainer",
     "configure_logger": "logs",

@@ -69,8 +69,8 @@ def serve(pipe: Connection, work: str, mode: str, path: str) -> None:
 def engine(loaded: Any, threads: Any) -> Callable[[float, float], float]:
     from agentlightning.engines.base import SampleRequest
     from agentlightning.engines.local.engine import LocalEngine
+    from agentlightning.nouns import SamplingParams
     from agentlightning.settings.fields import EngineConfig
-    from agentlightning.types import SamplingParams
 
     sampler = LocalEngine(loaded.model, loaded.tokenizer, EngineConfig(), threads=threads)
     asyncio.run(sampler.start())

@@ -26,8 +26,8 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.engines.local.engine import LocalEngine
 from agentlightning.engines.models import LoadedModel, load_model
+from agentlightning.nouns import SamplingParams
 from agentlightning.settings.fields import EngineConfig, ModelConfig
-from agentlightning.types import SamplingParams
 
 Prompts = list[list[int]]
 

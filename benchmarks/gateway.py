@@ -53,7 +53,7 @@ class NullEngine:
 
     def __init__(self, token_ids: array[int]) -> None:
         from agentlightning.engines.base import Sample
-        from agentlightning.types import FinishReason, Segment
+        from agentlightning.nouns import FinishReason, Segment
 
         self.reply = Sample(
             (Segment(token_ids, array("f", [-0.25] * len(token_ids)), 1),),
@@ -88,10 +88,10 @@ async def serve_gateway(model: str, folder: Path, attempts: int, engine: type[Nu
     from transformers import AutoTokenizer
 
     from agentlightning.gateway import Gateway, Served
+    from agentlightning.nouns import Mode, Rollout, RunRecord, RunStatus
     from agentlightning.settings.fields import GatewayConfig, SamplingConfig
     from agentlightning.store import open_store
     from agentlightning.templates import load_template
-    from agentlightning.types import Mode, Rollout, RunRecord, RunStatus
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     template = load_template(tokenizer)

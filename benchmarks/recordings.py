@@ -38,9 +38,9 @@ def read(folder: Path) -> list[dict[str, Any]]:
 async def play(recordings: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
     """The outcomes by framework."""
     from agentlightning.gateway import Gateway, Served
+    from agentlightning.nouns import RunRecord, RunStatus
     from agentlightning.settings.fields import GatewayConfig
     from agentlightning.store import open_store
-    from agentlightning.types import RunRecord, RunStatus
     from tests.gateway.conftest import House
     from tests.gateway.replay import KeepingEngine, played
     from tests.gateway.scripted import GlassTemplate

@@ -22,8 +22,7 @@ from typing import Literal
 
 from _report import Report, options_of
 
-from agentlightning.store import Store, open_store
-from agentlightning.types import (
+from agentlightning.nouns import (
     Call,
     CallStatus,
     FinishReason,
@@ -36,6 +35,7 @@ from agentlightning.types import (
     SampleRecord,
     SamplingParams,
 )
+from agentlightning.store import Store, open_store
 
 RECORDS = 4096
 RUNS = 3

@@ -57,8 +57,8 @@ def run_ours(options: argparse.Namespace) -> dict[str, Any]:
     from tasks import problems
 
     from agentlightning import GRPO, Trainer
+    from agentlightning.nouns import StepRecord
     from agentlightning.store import open_store
-    from agentlightning.types import StepRecord
 
     with tempfile.TemporaryDirectory() as folder:
         result = Trainer(

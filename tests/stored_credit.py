@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from agentlightning.credit import credit_attempt, credit_rows
+from agentlightning.nouns import CreditRow
 from agentlightning.records.traces import AttemptTrace, Group, Trace
 from agentlightning.store import Store
-from agentlightning.types import CreditRow
 
 
 async def rows_of(store: Store, rollout_ids: Sequence[str], advantages: Mapping[str, float]) -> list[CreditRow]:

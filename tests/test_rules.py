@@ -16,12 +16,24 @@ from tests.imports import PACKAGE, ROOT, graph, imports, loads, modules
 
 TORCH = {"torch", "transformers", "safetensors", "peft"}
 ROOMS = (
-    ("types",), ("errors",), ("text",), ("logs",), ("spellings",), ("records",), ("settings",), ("agent",), ("tracing",),
+    ("nouns",), ("errors",), ("text",), ("logs",), ("spellings",), ("records",), ("settings",), ("agent",), ("tracing",),
     ("store",), ("templates",), ("engines",), ("gateway",), ("credit",), ("learning",), ("policies",), ("algorithms",),
-    ("runners",), ("views",), ("run",), ("cli",),
+    ("runners",), ("views",), ("run",), ("cli",), ("compat",),
 )  # fmt: skip
 """In the order of DESIGN: each imports itself and those before it. The package itself and `__main__` are doors, not rooms."""
-AGENT_SIDE = ("agent", "records", "settings", "spellings", "runners", "algorithms", "cli", "logs", "types", "errors")
+AGENT_SIDE = (
+    "agent",
+    "records",
+    "settings",
+    "spellings",
+    "runners",
+    "algorithms",
+    "compat",
+    "cli",
+    "logs",
+    "nouns",
+    "errors",
+)
 TORCH_MAY = ("engines.local", "engines.models", "learning", "policies")
 """Where torch may be imported: modules whose name begins so."""
 
@@ -71,9 +83,9 @@ def test_engines_never_import_the_gateway():
     assert broken(("engines",), {"gateway"}) == []
 
 
-def test_types_import_nothing_of_ours():
+def test_the_nouns_import_nothing_of_ours():
     assert not [
-        name for name in loads(f"{PACKAGE}.types") if name.startswith(f"{PACKAGE}.") and name != f"{PACKAGE}.types"
+        name for name in loads(f"{PACKAGE}.nouns") if name.startswith(f"{PACKAGE}.") and name != f"{PACKAGE}.nouns"
     ]
 
 

@@ -19,8 +19,8 @@ from typing import Any, TypeVar, overload
 from agentlightning.agent.loading import AgentSource, find_source, import_source, parse_path
 from agentlightning.agent.resources import LLM, NamedResources
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import Json, Mode
 from agentlightning.text import LONGEST_NAME, clean_name
-from agentlightning.types import Json, Mode
 
 KNOWN = ("llm", "resources", "prompt_template", "rollout", "tokenizer")
 """What an agent can be handed after its task, by parameter name."""

@@ -15,8 +15,8 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 from agentlightning.errors import ConfigError, MissingExtra, TaskError
+from agentlightning.nouns import Json
 from agentlightning.records.json_values import exact_json
-from agentlightning.types import Json
 
 Item_co = TypeVar("Item_co", covariant=True)
 

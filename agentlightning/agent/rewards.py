@@ -17,7 +17,7 @@ from numbers import Real
 from typing import cast
 
 from agentlightning.errors import AgentLightningError, RewardError
-from agentlightning.types import MAX_REWARD, Json
+from agentlightning.nouns import MAX_REWARD, Json
 
 ENDPOINT_VARIABLE = "AGENTLIGHTNING_ENDPOINT"
 """The environment variable that holds an attempt's root URL in ``process`` isolation."""

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentlightning.errors import MissingExtra, TaskError, install
+from agentlightning.nouns import Json
 from agentlightning.records.json_values import exact_json
 from agentlightning.text import at_home
-from agentlightning.types import Json
 
 _ENCODINGS = (
     (codecs.BOM_UTF8, "utf-8-sig"),

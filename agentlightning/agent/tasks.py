@@ -13,8 +13,8 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from agentlightning.agent.task_files import load_tasks as load_tasks
 from agentlightning.errors import TaskError
+from agentlightning.nouns import Json
 from agentlightning.records.json_values import comes_from, exact_json, kind_of
-from agentlightning.types import Json
 
 T = TypeVar("T")
 

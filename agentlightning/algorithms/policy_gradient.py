@@ -30,6 +30,7 @@ from agentlightning.credit.step import differ, final_reward
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.learning.objective import ObjectiveSettings
 from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss
+from agentlightning.nouns import Json
 from agentlightning.records.batch import LearnerStats
 from agentlightning.records.causes import likely_cause
 from agentlightning.records.ledger import (
@@ -42,7 +43,6 @@ from agentlightning.records.ledger import (
     count_outcomes,
 )
 from agentlightning.settings.fields import RunConfig
-from agentlightning.types import Json
 
 if TYPE_CHECKING:
     from agentlightning.algorithms.ports import Run

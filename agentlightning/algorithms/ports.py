@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import CreditRow, Json, Mode
 from agentlightning.settings.fields import RunConfig
-from agentlightning.types import CreditRow, Json, Mode
 
 if TYPE_CHECKING:
     from agentlightning.algorithms.task_order import TaskOrder

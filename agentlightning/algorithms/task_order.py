@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from functools import lru_cache
 
+from agentlightning.nouns import Json
 from agentlightning.text import derive_seed
-from agentlightning.types import Json
 
 
 class TaskOrder:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agentlightning.cli.streams import say
 from agentlightning.engines.base import Engine, SampleRequest
 from agentlightning.errors import AgentLightningError, ContextLengthError
+from agentlightning.nouns import FinishReason, Message, SamplingParams
 from agentlightning.settings.fields import RunConfig
-from agentlightning.types import FinishReason, Message, SamplingParams
 
 if TYPE_CHECKING:
     from agentlightning.templates import Template

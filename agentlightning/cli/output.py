@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agentlightning.errors import StreamError
+from agentlightning.nouns import Json
 from agentlightning.run.writer import finite
-from agentlightning.types import Json
 from agentlightning.views.screen import show
 
 if TYPE_CHECKING:

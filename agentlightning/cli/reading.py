@@ -12,11 +12,11 @@ import orjson
 
 from agentlightning.cli.output import write, write_json
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import Mode, Rollout, RunRecord, RunStatus
 from agentlightning.settings.fields import RunConfig
 from agentlightning.settings.sources import Resolved
 from agentlightning.store import Store, open_store
 from agentlightning.text import at_home
-from agentlightning.types import Mode, Rollout, RunRecord, RunStatus
 from agentlightning.views.runs import (
     RunView,
     read_run,

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from agentlightning.algorithms import ALGORITHMS
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import Json
 from agentlightning.run.model_choice import choose_recorded_model, with_model
 from agentlightning.settings.sources import Resolved, resolve
 from agentlightning.text import at_home
-from agentlightning.types import Json
 
 KEYS = {
     "model": "model.path",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from agentlightning.cli.output import write, write_json
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import RunStatus
 from agentlightning.settings.sources import Resolved
 from agentlightning.store.run_lock import Asked
-from agentlightning.types import RunStatus
 
 if TYPE_CHECKING:
     from agentlightning.run.trainer import Trainer

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from agentlightning.types import MAX_REWARD
+from agentlightning.nouns import MAX_REWARD
 
 Std = Literal["sample", "population", "none"]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from agentlightning.agent.trained_agents import TrainedAgents
+from agentlightning.nouns import Call, CallStatus, Node
 from agentlightning.records.credit import AttemptCredit, MaskedRun, NodeCredit
 from agentlightning.records.traces import AttemptTrace
-from agentlightning.types import Call, CallStatus, Node
 
 ABANDONED = "abandoned"
 UNUSED_SAMPLE = "unused_sample"

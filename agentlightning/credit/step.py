@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agentlightning.credit.attempt import credit_attempt
+from agentlightning.nouns import CreditRow
 from agentlightning.records.credit import AttemptCredit, NodeCredit
 from agentlightning.records.traces import Group, Trace
-from agentlightning.types import CreditRow
 
 DEGENERATE = "degenerate_group"
 TOO_FEW = "too_few_in_group"

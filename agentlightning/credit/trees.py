@@ -5,10 +5,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 
+from agentlightning.nouns import Call, Node
 from agentlightning.records.batch import Batch, Constraint, TrainNode, TrainTree
 from agentlightning.records.credit import AttemptCredit
 from agentlightning.records.traces import AttemptTrace, Group
-from agentlightning.types import Call, Node
 
 
 def train_batch(groups: Sequence[Group], credits: Mapping[str, AttemptCredit]) -> Batch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from agentlightning.types import Reward
+from agentlightning.nouns import Reward
 
 WHY: Mapping[str, str] = {
     "not_last": "only the last one named `reward` counts",

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from agentlightning.nouns import FinishReason, SamplingParams, Segment
 from agentlightning.records.usage import Meter
-from agentlightning.types import FinishReason, SamplingParams, Segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from urllib.parse import unquote
 
 from agentlightning.gateway.wires.base import WireRequest
 from agentlightning.gateway.wires.fields import mapping
+from agentlightning.nouns import Message, Tool
 from agentlightning.settings.fields import AgentRule
 from agentlightning.text import clean_name
-from agentlightning.types import Message, Tool
 
 LEARNED = "agent-"
 """What a name begins with that comes from content alone."""

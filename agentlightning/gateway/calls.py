@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from agentlightning.gateway.external.replies import Fault
 from agentlightning.gateway.wires.base import Begun, CallError, Reply
+from agentlightning.nouns import CallStatus
 from agentlightning.templates.base import ParsedDelta
-from agentlightning.types import CallStatus
 
 
 def attempt_ended() -> CallError:

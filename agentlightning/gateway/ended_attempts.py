@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from agentlightning.errors import StoreError
 from agentlightning.gateway.wires.base import CallError, Wire
 from agentlightning.gateway.wires.unserved import Unserved
+from agentlightning.nouns import Call, CallStatus
 from agentlightning.records.usage import AttemptUsage
 from agentlightning.store.base import Store
-from agentlightning.types import Call, CallStatus
 
 logger = logging.getLogger("agentlightning.gateway")
 

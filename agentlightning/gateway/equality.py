@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import orjson
 
-from agentlightning.types import Message, Tool
+from agentlightning.nouns import Message, Tool
 
 Key = tuple[str, str, tuple[tuple[str, str], ...]]
 """What two messages must share to be the same turn: role, stripped text, and the tool calls' names and canonical

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from agentlightning.gateway.tree import Leaf
 from agentlightning.gateway.wires.base import Conversation, Reply, WireRequest
-from agentlightning.types import Message
+from agentlightning.nouns import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,9 @@ from agentlightning.gateway.server import Gateway, below
 from agentlightning.gateway.session import Session
 from agentlightning.gateway.tree import Leaf
 from agentlightning.gateway.wires.base import CallError, Conversation, Reply, Target, WireRequest
+from agentlightning.nouns import Attempt, Call, Mode, Node, Reward, Rollout, SamplingParams, Status
 from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from agentlightning.store.base import Store
-from agentlightning.types import Attempt, Call, Mode, Node, Reward, Rollout, SamplingParams, Status
 
 KEPT_REPLIES = 1_000
 """Responses replies, and conversations, that may be referred to; the oldest are forgotten first."""

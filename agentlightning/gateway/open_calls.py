@@ -16,9 +16,9 @@ from typing import Any, cast
 from agentlightning.errors import StoreError
 from agentlightning.gateway.calls import Forwarded, Identity, OpenCall, attempt_ended
 from agentlightning.gateway.wires.base import CallError
+from agentlightning.nouns import CallStatus
 from agentlightning.records.usage import AttemptUsage
 from agentlightning.store.base import Store
-from agentlightning.types import CallStatus
 
 logger = logging.getLogger("agentlightning.gateway")
 

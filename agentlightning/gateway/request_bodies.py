@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from agentlightning.gateway.wires.base import CallError
-from agentlightning.types import Json
+from agentlightning.nouns import Json
 
 READ_DEADLINE = 60.0
 """Seconds a client may take to send its body."""

@@ -10,10 +10,10 @@ from agentlightning.engines.base import ConstrainedEngine, Engine
 from agentlightning.errors import GrammarError
 from agentlightning.gateway.wires.base import OutputFormat, WireRequest
 from agentlightning.gateway.wires.fields import unsupported
+from agentlightning.nouns import Json, SamplingParams, Tool
 from agentlightning.settings.fields import EvaluationConfig, SamplingConfig
 from agentlightning.templates.base import Template
 from agentlightning.templates.grammar.reply import ANY_OBJECT, Text, reasoning_of, reply_grammar
-from agentlightning.types import Json, SamplingParams, Tool
 
 
 def used_sampling(

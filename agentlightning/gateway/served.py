@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from agentlightning.engines.base import Engine
+from agentlightning.nouns import Json
 from agentlightning.templates.base import Template
-from agentlightning.types import Json
 
 logger = logging.getLogger("agentlightning.gateway")
 

@@ -49,11 +49,11 @@ from agentlightning.gateway.wires import find_wire, read_request, wire_of_client
 from agentlightning.gateway.wires.base import Begun, CallError, Count, Lookup, Reply, ReplyStream, Target, Wire
 from agentlightning.gateway.wires.models import model, models
 from agentlightning.gateway.wires.unserved import TAKES, Unserved
+from agentlightning.nouns import MAX_REWARD, Attempt, Json, Reason, Reward, Rollout
 from agentlightning.records.usage import AttemptUsage
 from agentlightning.settings.fields import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.store.base import Store
 from agentlightning.text import clean_name
-from agentlightning.types import MAX_REWARD, Attempt, Json, Reason, Reward, Rollout
 
 logger = logging.getLogger("agentlightning.gateway")
 

@@ -30,11 +30,7 @@ from agentlightning.gateway.served import Notices, PoliciesByName, Served
 from agentlightning.gateway.text_prompts import PromptError
 from agentlightning.gateway.tree import Placement, TraceTree
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Reply, Wire, WireRequest
-from agentlightning.records.usage import AttemptUsage
-from agentlightning.settings.fields import EvaluationConfig, SamplingConfig
-from agentlightning.store.base import Store
-from agentlightning.templates.base import Parsed, ParsedDelta, StreamParser, Template
-from agentlightning.types import (
+from agentlightning.nouns import (
     Attempt,
     Call,
     CallStatus,
@@ -46,6 +42,10 @@ from agentlightning.types import (
     SampleRecord,
     SamplingParams,
 )
+from agentlightning.records.usage import AttemptUsage
+from agentlightning.settings.fields import EvaluationConfig, SamplingConfig
+from agentlightning.store.base import Store
+from agentlightning.templates.base import Parsed, ParsedDelta, StreamParser, Template
 
 logger = logging.getLogger("agentlightning.gateway")
 

@@ -15,8 +15,8 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from agentlightning.errors import TemplateError
+from agentlightning.nouns import Message
 from agentlightning.templates.base import Template
-from agentlightning.types import Message
 
 T = TypeVar("T")
 

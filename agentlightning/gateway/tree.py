@@ -26,8 +26,8 @@ from agentlightning.gateway.equality import (
     tools_key,
 )
 from agentlightning.gateway.text_prompts import Prefix, Prefixes, PromptError, check_ids, encode_text, text_bytes
+from agentlightning.nouns import Message, Node, Tool, ToolCall
 from agentlightning.templates.base import SampledTurn, Template, shown
-from agentlightning.types import Message, Node, Tool, ToolCall
 
 NO_COINCIDENCE = 40
 """Characters of a turn that two conversations do not share by chance."""

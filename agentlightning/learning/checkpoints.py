@@ -26,7 +26,7 @@ from transformers.utils import logging
 
 from agentlightning.errors import ConfigError, StoreError
 from agentlightning.learning.learner import Learner
-from agentlightning.types import Json
+from agentlightning.nouns import Json
 
 MANIFEST = "checkpoint.json"
 STATE = "training_state.pt"

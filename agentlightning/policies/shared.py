@@ -20,10 +20,10 @@ from agentlightning.gateway.served import Served
 from agentlightning.learning import checkpoints
 from agentlightning.learning.learner import Learner
 from agentlightning.learning.objective import ObjectiveSettings
+from agentlightning.nouns import Json
 from agentlightning.policies.learning import Learning
 from agentlightning.settings.fields import RunConfig
 from agentlightning.templates import load_template
-from agentlightning.types import Json
 
 if TYPE_CHECKING:
     from agentlightning.engines.local.scheduler import Load

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentlightning.nouns import Attempt, AttemptResult, Rollout
 from agentlightning.records.usage import AttemptUsage
-from agentlightning.types import Attempt, AttemptResult, Rollout
 
 
 @dataclass(frozen=True, slots=True)

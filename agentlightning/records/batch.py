@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agentlightning.types import KeptIds
+from agentlightning.nouns import KeptIds
 
 
 @dataclass(frozen=True, slots=True)

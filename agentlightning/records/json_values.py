@@ -18,7 +18,7 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from agentlightning.errors import TaskError
-from agentlightning.types import Json
+from agentlightning.nouns import Json
 
 MOST_LEVELS = 128
 """How deep a JSON value that is recorded may be nested."""

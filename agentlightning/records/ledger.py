@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from agentlightning.errors import AgentLightningError
-from agentlightning.types import Call, CallStatus, FinishReason, Json, Rollout, SampleRecord, Status
+from agentlightning.nouns import Call, CallStatus, FinishReason, Json, Rollout, SampleRecord, Status
 
 
 class LedgerError(AgentLightningError):

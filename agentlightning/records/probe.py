@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from agentlightning.types import Json, Mode
+from agentlightning.nouns import Json, Mode
 
 Isolation = Literal["thread", "process"]
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from agentlightning.types import Json, Rollout, RunRecord
+from agentlightning.nouns import Json, Rollout, RunRecord
 
 
 class Progress(Protocol):

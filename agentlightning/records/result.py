@@ -11,11 +11,11 @@ from statistics import fmean
 import orjson
 
 from agentlightning.errors import RunFailed
+from agentlightning.nouns import Json, Rollout, RunStatus
 from agentlightning.records.card import card
 from agentlightning.records.intervals import mean_interval
 from agentlightning.records.ledger import Ledger, commonest_cause, count_outcomes
 from agentlightning.text import plural
-from agentlightning.types import Json, Rollout, RunStatus
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from agentlightning.types import Intent, Mode, Rollout, StepRecord
+from agentlightning.nouns import Intent, Mode, Rollout, StepRecord
 
 
 @dataclass(frozen=True, slots=True)

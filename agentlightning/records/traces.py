@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentlightning.types import Attempt, Call, Node, Reward, Rollout
+from agentlightning.nouns import Attempt, Call, Node, Reward, Rollout
 
 
 @dataclass(frozen=True, slots=True)

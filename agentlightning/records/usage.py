@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from agentlightning.types import Message, Tool
+from agentlightning.nouns import Message, Tool
 
 MAX_NOTED = 16
 """Distinct unknown paths, user agents, agents and tools that are listed."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentlightning.nouns import Json
 from agentlightning.records.progress import Progress
 from agentlightning.records.result import Evaluation
-from agentlightning.types import Json
 
 if TYPE_CHECKING:
     from agentlightning.run.writer import MetricsWriter

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentlightning.algorithms.ports import Policy
+from agentlightning.nouns import Json
 from agentlightning.settings.fields import CheckpointConfig
-from agentlightning.types import Json
 
 if TYPE_CHECKING:
     from agentlightning.learning.checkpoints import Checkpoint

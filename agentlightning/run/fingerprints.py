@@ -18,8 +18,8 @@ import orjson
 
 from agentlightning.agent.calling import AgentSpec
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import Json
 from agentlightning.text import plural
-from agentlightning.types import Json
 
 _MOST_BLOCKS = 256
 """Neighbouring tasks share a digest where there are more tasks than this."""

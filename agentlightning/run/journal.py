@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from agentlightning.algorithms.task_order import TaskOrder
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import CreditRow, Intent, Json, Mode, RunRecord, StepRecord
 from agentlightning.records.ledger import Ledger
 from agentlightning.records.result import Evaluation
 from agentlightning.records.traces import Group
 from agentlightning.run.checkpoints import Checkpoints
 from agentlightning.run.rollouts import Place, RunRollouts
 from agentlightning.run.validation import Validations
-from agentlightning.types import CreditRow, Intent, Json, Mode, RunRecord, StepRecord
 
 if TYPE_CHECKING:
     from agentlightning.store.base import Store

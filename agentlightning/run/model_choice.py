@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import RunRecord
 from agentlightning.settings.sources import Resolved
 from agentlightning.store.base import Store
 from agentlightning.store.run_lock import folder_of
 from agentlightning.text import at_home, printable
-from agentlightning.types import RunRecord
 
 LATEST = "latest"
 

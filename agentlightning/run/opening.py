@@ -28,6 +28,7 @@ from agentlightning.algorithms.task_order import TaskOrder
 from agentlightning.engines.local.cores import Machine, Reading
 from agentlightning.engines.local.thread_count import long_spins, most_threads
 from agentlightning.errors import ConfigError, ModelError, StoreError, why_no_folder
+from agentlightning.nouns import Json, Mode, Rollout, RunRecord, RunStatus, Status
 from agentlightning.policies.learning import Learning
 from agentlightning.records.steps import StepsOfGroups
 from agentlightning.run.audience import Audience
@@ -43,7 +44,6 @@ from agentlightning.settings.fields import RunConfig
 from agentlightning.settings.sources import Resolved, describe_run, leaves_of
 from agentlightning.store.run_lock import Asked, RunLock, folder_of, how_to_resume
 from agentlightning.text import at_home
-from agentlightning.types import Json, Mode, Rollout, RunRecord, RunStatus, Status
 
 if TYPE_CHECKING:
     from agentlightning.algorithms import Algorithm

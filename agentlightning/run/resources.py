@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from agentlightning.agent.resources import NamedResources
 from agentlightning.errors import ConfigError
-from agentlightning.types import Json
+from agentlightning.nouns import Json
 
 if TYPE_CHECKING:
     from agentlightning.store.base import Store

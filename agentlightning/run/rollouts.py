@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agentlightning.errors import RunFailed
+from agentlightning.nouns import Intent, Json, Mode, Rollout
 from agentlightning.records.traces import AttemptTrace, Group, Trace
 from agentlightning.run.pace import Pace
 from agentlightning.run.stopping import Stop
 from agentlightning.settings.fields import RunConfig
 from agentlightning.text import derive_seed
-from agentlightning.types import Intent, Json, Mode, Rollout
 
 if TYPE_CHECKING:
     from agentlightning.algorithms.ports import Resources

@@ -21,6 +21,7 @@ from agentlightning.algorithms import ALGORITHMS, Algorithm
 from agentlightning.algorithms.ports import StopRequested
 from agentlightning.engines.local.thread_count import bound_spinning
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import Json, Mode, RunStatus
 from agentlightning.records.ledger import Ledger, total
 from agentlightning.records.result import Evaluation
 from agentlightning.run.arguments import checked
@@ -31,7 +32,6 @@ from agentlightning.settings.sources import Resolved, resolve
 from agentlightning.spellings.absent import find
 from agentlightning.store.run_lock import Asked, description_of, how_to_resume
 from agentlightning.text import one_line, plural
-from agentlightning.types import Json, Mode, RunStatus
 from agentlightning.views.result import FitResult
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from agentlightning.algorithms.ports import StopRequested
 from agentlightning.errors import RunFailed
+from agentlightning.nouns import Intent, Json, Mode
 from agentlightning.records.causes import likely_cause
 from agentlightning.records.result import Evaluation, evaluate, evaluate_recorded
 from agentlightning.records.traces import Group
 from agentlightning.run.audience import Audience
 from agentlightning.run.rollouts import RunRollouts
 from agentlightning.settings.fields import EvaluationConfig
-from agentlightning.types import Intent, Json, Mode
 
 if TYPE_CHECKING:
     from agentlightning.store.base import Store

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from agentlightning.agent.loading import describe
-from agentlightning.types import Json
+from agentlightning.nouns import Json
 
 _logger = logging.getLogger("agentlightning")
 

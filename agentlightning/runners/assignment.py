@@ -14,7 +14,7 @@ from typing import Any
 
 from agentlightning.agent.calling import AttemptView, Handed, RolloutView
 from agentlightning.agent.resources import LLM, MAIN, ExternalLLM, NamedResources, ProxyLLM
-from agentlightning.types import Json, Mode
+from agentlightning.nouns import Json, Mode
 
 MarkTrainable = Callable[[str], None]
 """Is told the name of an agent that an attempt marks as trainable."""

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from agentlightning.agent.calling import AgentSpec
 from agentlightning.agent.loading import AgentSource
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import Json, Mode
 from agentlightning.records.probe import PLACEHOLDER, AgentProbe, ClientFound, CodePlace, Isolation
 from agentlightning.runners.assignment import ENDPOINT_VARIABLES, placeholder
 from agentlightning.runners.environment import IN_AGENT, hide_inherited
@@ -25,7 +26,6 @@ from agentlightning.runners.output_log import OutputLog
 from agentlightning.runners.process import Launcher, Zygote, end
 from agentlightning.runners.proxies import bypass, proxies_in
 from agentlightning.runners.source_code import caches, fixed_settings
-from agentlightning.types import Json, Mode
 
 PROBE_TIMEOUT = 120.0
 """Seconds that importing an agent may take."""

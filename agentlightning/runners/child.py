@@ -21,6 +21,7 @@ from typing import Any
 from agentlightning.agent.calling import make_agent
 from agentlightning.agent.loading import AgentSource, import_source, user_traceback
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import Failure, Json, Mode, Reason
 from agentlightning.runners.assignment import Assignment, MarkTrainable
 from agentlightning.runners.environment import settle_environment
 from agentlightning.runners.execution import (
@@ -35,7 +36,6 @@ from agentlightning.runners.frames import frame, write_all
 from agentlightning.runners.inspection import EnvironmentReads, find_clients, heavy_modules, user_modules
 from agentlightning.runners.proxies import proxies_in
 from agentlightning.runners.source_code import caches, fixed_settings
-from agentlightning.types import Failure, Json, Mode, Reason
 
 
 def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:

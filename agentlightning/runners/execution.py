@@ -23,9 +23,9 @@ from agentlightning.agent.calling import Agent
 from agentlightning.agent.loading import describe, user_traceback, where
 from agentlightning.agent.rewards import check_reward, is_number, why_not
 from agentlightning.errors import AgentLightningError, ConfigError, RewardError
+from agentlightning.nouns import Failure, Json, Mode, Reason
 from agentlightning.records.json_values import is_json
 from agentlightning.runners.assignment import ENDPOINT_VARIABLES, Assignment, MarkTrainable
-from agentlightning.types import Failure, Json, Mode, Reason
 
 LEFTOVERS = 1.0
 """Seconds that tasks and threads, which an agent left behind, get under ``dev`` after its result, so that the calls

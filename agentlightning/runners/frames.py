@@ -9,7 +9,7 @@ import socket
 from array import array
 from typing import Any
 
-from agentlightning.types import Json
+from agentlightning.nouns import Json
 
 HEADER = 4
 

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Mapping
 
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import Failure, Json, Reason
 from agentlightning.runners.output_log import OutputLog
 from agentlightning.runners.process import Child, Launcher, Requests, exit_failure
-from agentlightning.types import Failure, Json, Reason
 
 MOST = 16
 """Processes that grade for one run, at most."""

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from agentlightning.agent.loading import AgentSource, describe, find_source, import_source, parsed, user_traceback
 from agentlightning.agent.rewards import check_reward
 from agentlightning.errors import ConfigError, RewardError
+from agentlightning.nouns import Attempt, Failure, Json, Reason, Rollout, Status
 from agentlightning.runners.assignment import ENDPOINT_VARIABLES
 from agentlightning.runners.environment import KEPT_BACK
 from agentlightning.runners.execution import needs_main_thread, seed_everything
@@ -32,7 +33,6 @@ from agentlightning.runners.grader_state import plain_state
 from agentlightning.runners.output_log import OutputLog
 from agentlightning.runners.process import Launcher
 from agentlightning.runners.thread import in_thread, prints_go_to, redirect
-from agentlightning.types import Attempt, Failure, Json, Reason, Rollout, Status
 
 _logger = logging.getLogger("agentlightning")
 

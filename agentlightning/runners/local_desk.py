@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from agentlightning.agent.calling import NO_TEMPLATE, AgentSpec, AttemptView, RolloutView
 from agentlightning.agent.resources import NamedResources
 from agentlightning.errors import ConfigError, LeaseLost, StoreError
+from agentlightning.nouns import Attempt, Failure, Json, Mode, Reason, Rollout
 from agentlightning.records.attempts import AttemptReport
 from agentlightning.records.probe import AgentProbe
 from agentlightning.records.usage import AttemptUsage
@@ -34,7 +35,6 @@ from agentlightning.runners.pool import RunnerPool
 from agentlightning.runners.process import Launcher
 from agentlightning.runners.report import Facts, decide_outcome, needs_grader
 from agentlightning.settings.fields import EvaluationConfig, RunnerConfig, SamplingConfig
-from agentlightning.types import Attempt, Failure, Json, Mode, Reason, Rollout
 
 if TYPE_CHECKING:
     from agentlightning.gateway import Gateway

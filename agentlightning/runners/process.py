@@ -23,12 +23,12 @@ from typing import Any, Protocol
 
 from agentlightning.agent.loading import AgentSource
 from agentlightning.errors import AgentLightningError
+from agentlightning.nouns import Failure, Json, Reason
 from agentlightning.runners.assignment import Assignment, MarkTrainable
 from agentlightning.runners.environment import absolute_path, inherited_environment
 from agentlightning.runners.execution import AgentResult, result_from_json
 from agentlightning.runners.frames import Frames, frame
 from agentlightning.runners.output_log import Log
-from agentlightning.types import Failure, Json, Reason
 
 _logger = logging.getLogger("agentlightning")
 

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentlightning.credit.unused import last_reward
-from agentlightning.runners.execution import AgentResult, Returned
-from agentlightning.text import plural
-from agentlightning.types import (
+from agentlightning.nouns import (
     Attempt,
     AttemptResult,
     Failure,
@@ -25,6 +23,8 @@ from agentlightning.types import (
     ScorableReason,
     Status,
 )
+from agentlightning.runners.execution import AgentResult, Returned
+from agentlightning.text import plural
 
 if TYPE_CHECKING:
     from agentlightning.records.usage import AttemptUsage

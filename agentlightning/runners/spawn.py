@@ -16,10 +16,10 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from agentlightning.nouns import Json
 from agentlightning.runners.environment import absolute_path, inherited_environment
 from agentlightning.runners.frames import HEADER, frame, write_all
 from agentlightning.runners.process import Child, OnMessage, Pipe, Requests, ignore_message, result_reader
-from agentlightning.types import Json
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from agentlightning.runners.spawn import main; "

@@ -24,12 +24,12 @@ from typing import Any, TypeVar
 
 from agentlightning.agent.calling import Agent
 from agentlightning.agent.rewards import current_endpoint
+from agentlightning.nouns import Failure, Reason
 from agentlightning.runners.assignment import Assignment, MarkTrainable
 from agentlightning.runners.event_loops import AgentCoroutine, AgentLoops, attempt_log, end_if_forked, quieten
 from agentlightning.runners.execution import LEFTOVERS, AgentResult, execute
 from agentlightning.runners.output_log import Log
 from agentlightning.runners.proxies import bypass
-from agentlightning.types import Failure, Reason
 
 T = TypeVar("T")
 

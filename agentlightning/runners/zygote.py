@@ -21,9 +21,9 @@ import traceback
 from types import FrameType
 from typing import Any
 
+from agentlightning.nouns import Json
 from agentlightning.runners.environment import IN_AGENT
 from agentlightning.runners.frames import frame, receive
-from agentlightning.types import Json
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

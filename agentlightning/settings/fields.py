@@ -13,9 +13,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from agentlightning.nouns import MAX_REWARD, ScorableReason
 from agentlightning.settings.starters import folder_of
 from agentlightning.text import LONGEST_NAME, at_home, clean_name
-from agentlightning.types import MAX_REWARD, ScorableReason
 
 _SQLITE = "sqlite:///"
 

@@ -25,12 +25,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import Json
 from agentlightning.records.json_values import kind_of, out_of_numpy
 from agentlightning.settings.fields import RunConfig, Settings
 from agentlightning.spellings.absent import why, why_chosen
 from agentlightning.spellings.nearest import did_you_mean, misspelt_absent, nearest
 from agentlightning.text import at_home
-from agentlightning.types import Json
 
 ENVIRONMENT_PREFIX = "AGL_"
 DEFAULT_ALGORITHM = "grpo"

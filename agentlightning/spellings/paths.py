@@ -16,10 +16,6 @@ import agentlightning
 from agentlightning.spellings.absent import why
 from agentlightning.spellings.nearest import nearest
 
-_TYPES = (
-    "from agentlightning import LLM, PromptTemplate, NamedResources, Dataset, Rollout, Attempt; tasks are plain "
-    "JSON values"
-)
 _TRACERS = "leave the tracer out: the endpoint records every call (agentlightning.tracing.last_trace(), `agl trace`)"
 _STORE = (
     "the record is a SQLite file that the run opens (agentlightning.store.open_store reads it): leave the store out"
@@ -71,9 +67,6 @@ MODULES = {
     "trainer.legacy": _TRAINER,
     "trainer.registry": _TRAINER,
     "trainer.trainer": _TRAINER,
-    "types.core": _TYPES,
-    "types.legacy": _TYPES,
-    "types.resources": _TYPES,
     "types.tracer": _TRACERS,
     "utils": "there are no helpers for programs beside the names in agentlightning.__all__",
     "verl": "train with `agl train` or Trainer(algorithm=GRPO(...)).fit(agent, tasks); settings are in docs/config.md",
@@ -81,7 +74,15 @@ MODULES = {
 """By path below the package, with what to do today."""
 
 
-DOORS = {"config": "settings.fields", "tracer": "tracing", "trainer": "run.trainer"}
+DOORS = {
+    "config": "settings.fields",
+    "tracer": "tracing",
+    "trainer": "run.trainer",
+    "types": "compat.types",
+    "types.core": "compat.types",
+    "types.legacy": "compat.types",
+    "types.resources": "compat.types",
+}
 """Paths by which programs ask for what is elsewhere here: each is a module that has the names of the other."""
 
 

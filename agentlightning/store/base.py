@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from agentlightning.types import (
+from agentlightning.nouns import (
     Attempt,
     AttemptResult,
     Call,

@@ -13,10 +13,10 @@ from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from agentlightning.errors import RewardRefused, StoreError
+from agentlightning.nouns import Call, CallStatus, Node, Reward, Status
 from agentlightning.store.dialect import upsert
 from agentlightning.store.rows import Params, to_call, to_node, to_reward
 from agentlightning.store.schema import attempts, calls, nodes, rewards
-from agentlightning.types import Call, CallStatus, Node, Reward, Status
 
 Recorded = tuple[Params, Sequence[Params]]
 """A call and the nodes it added."""

@@ -14,12 +14,12 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Connection, RowMapping, func, insert, select, update
 
 from agentlightning.errors import LeaseLost, StoreError
+from agentlightning.nouns import Attempt, Failure, Mode, Reason, Rollout, Status
 from agentlightning.store.calls import add_rewards
 from agentlightning.store.dialect import among, upsert
 from agentlightning.store.rows import Params, failed_params, failure_params, to_attempt, to_rollout
 from agentlightning.store.runs import require_run
 from agentlightning.store.schema import OPEN, RUNNING, SCORING, attempts, rollouts
-from agentlightning.types import Attempt, Failure, Mode, Reason, Rollout, Status
 
 
 class EndedBy(StrEnum):

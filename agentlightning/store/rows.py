@@ -1,4 +1,4 @@
-"""Records to rows and back: pure functions between types.py and the tables' columns. No SQL and no connection in here.
+"""Records to rows and back: pure functions between nouns.py and the tables' columns. No SQL and no connection in here.
 
 Records become rows on the caller's thread, before a write is queued, so that a value that cannot be stored fails where
 it was handed in, and so that changing it afterwards changes nothing.
@@ -16,7 +16,7 @@ import orjson
 from sqlalchemy import RowMapping
 
 from agentlightning.errors import StoreError
-from agentlightning.types import (
+from agentlightning.nouns import (
     MAX_REWARD,
     Attempt,
     AttemptResult,

@@ -19,9 +19,9 @@ from typing import cast
 import orjson
 
 from agentlightning.errors import AgentLightningError, ConfigError
+from agentlightning.nouns import Json, Mode, RunRecord, RunStatus
 from agentlightning.spellings.absent import why
 from agentlightning.text import at_home
-from agentlightning.types import Json, Mode, RunRecord, RunStatus
 
 try:
     import fcntl

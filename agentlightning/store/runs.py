@@ -9,10 +9,10 @@ import orjson
 from sqlalchemy import Connection, Text, cast, delete, func, insert, select, update
 
 from agentlightning.errors import StoreError
+from agentlightning.nouns import CreditRow, Intent, Json, Mode, RunRecord, RunStatus, StepRecord
 from agentlightning.store.dialect import upsert
 from agentlightning.store.rows import Params, to_credit, to_intent, to_run, to_step
 from agentlightning.store.schema import credit, intents, resources, runs, step_groups, steps
-from agentlightning.types import CreditRow, Intent, Json, Mode, RunRecord, RunStatus, StepRecord
 
 
 def create_run(connection: Connection, run: Params) -> None:

@@ -2,7 +2,7 @@
 migrations/.
 
 ``REVISION`` is the Alembic revision these tables are at: a change here comes with a new file in migrations/versions and
-a new value, and a test holds the two to the same schema. Columns carry the names of the records in types.py.
+a new value, and a test holds the two to the same schema. Columns carry the names of the records in nouns.py.
 """
 
 from __future__ import annotations

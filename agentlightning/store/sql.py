@@ -13,6 +13,24 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from agentlightning.errors import StoreError
+from agentlightning.nouns import (
+    Attempt,
+    AttemptResult,
+    Call,
+    CallStatus,
+    CreditRow,
+    Failure,
+    Intent,
+    Json,
+    Mode,
+    Node,
+    Reward,
+    Rollout,
+    RunRecord,
+    RunStatus,
+    Status,
+    StepRecord,
+)
 from agentlightning.store import calls, leases, runs
 from agentlightning.store.finals import Finals
 from agentlightning.store.rows import (
@@ -34,24 +52,6 @@ from agentlightning.store.rows import (
 )
 from agentlightning.store.schema import attempts as attempt_table
 from agentlightning.store.schema import rollouts as rollout_table
-from agentlightning.types import (
-    Attempt,
-    AttemptResult,
-    Call,
-    CallStatus,
-    CreditRow,
-    Failure,
-    Intent,
-    Json,
-    Mode,
-    Node,
-    Reward,
-    Rollout,
-    RunRecord,
-    RunStatus,
-    Status,
-    StepRecord,
-)
 
 T = TypeVar("T")
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from agentlightning.nouns import Json
 from agentlightning.templates.base import (
     FormatChoice,
     Parsed,
@@ -20,7 +21,6 @@ from agentlightning.templates.base import (
     StreamParser,
     Template,
 )
-from agentlightning.types import Json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
+from agentlightning.nouns import Json, Tool
 from agentlightning.templates.call_scanner import read_value
-from agentlightning.types import Json, Tool
 
 # --------------------------------------------------------------------------- bare values
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agentlightning.errors import TemplateError
-from agentlightning.types import FinishReason, Json, Message, Tool, ToolCall
+from agentlightning.nouns import FinishReason, Json, Message, Tool, ToolCall
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
-from agentlightning.types import Json, ToolCall
+from agentlightning.nouns import Json, ToolCall
 
 Found = tuple[str, list[ToolCall]]
 """Text to show, and whole calls."""

@@ -21,6 +21,7 @@ from typing import Any, cast
 from tokenizers import Tokenizer
 
 from agentlightning.errors import ConfigError, ModelError, TemplateError
+from agentlightning.nouns import FinishReason, Json, Message, Tool
 from agentlightning.templates.base import Parsed, Rendering, SampledTurn
 from agentlightning.templates.codec import Codec, control_tokens
 from agentlightning.templates.escaping import MARK, MARKER, Escaper, marker
@@ -30,7 +31,6 @@ from agentlightning.templates.parser import TAGS, Reader, ReplyParser, TextReade
 from agentlightning.templates.probe import REASONING_FIELDS, Probe, Start, called, probe, short_id
 from agentlightning.templates.renderer import Renderer
 from agentlightning.templates.tool_rendering import ToolRendering
-from agentlightning.types import FinishReason, Json, Message, Tool
 
 logger = logging.getLogger(__name__)
 

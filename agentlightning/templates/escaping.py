@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
-from agentlightning.types import Json
+from agentlightning.nouns import Json
 
 ESCAPE = "\U0010f8f0"
 """Breaks a control token's text. Followed by itself it stands for itself, followed by QUOTE for MARK."""

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentlightning.nouns import Json, Tool, ToolCall
 from agentlightning.templates import harmony
 from agentlightning.templates import tagged_calls as tagged
 from agentlightning.templates.arguments import bare, to_gemma
 from agentlightning.templates.base import FormatChoice
 from agentlightning.templates.call_scanner import Scanner
 from agentlightning.templates.untagged_calls import LlamaScanner, MistralScanner
-from agentlightning.types import Json, Tool, ToolCall
 
 Write = Callable[[str, str], str]
 """(name, arguments) -> one call. The name is plain text, the arguments are JSON, or whatever there is instead."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
+from agentlightning.nouns import ToolCall
 from agentlightning.templates.base import ParsedDelta
 from agentlightning.templates.call_scanner import make_call, overlap, read_object
-from agentlightning.types import ToolCall
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"

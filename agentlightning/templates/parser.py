@@ -10,10 +10,10 @@ from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
+from agentlightning.nouns import FinishReason, ToolCall
 from agentlightning.templates.base import ParsedDelta, shown
 from agentlightning.templates.call_scanner import Scanner, overlap
 from agentlightning.templates.codec import Codec
-from agentlightning.types import FinishReason, ToolCall
 
 THINK = "<think>"
 END_THINK = "</think>"

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from agentlightning.errors import TemplateError
+from agentlightning.nouns import Json, Tool
 from agentlightning.templates.escaping import Escaper, marker
 from agentlightning.templates.formats import FORMATS, read_whole
 from agentlightning.templates.parser import Tags
-from agentlightning.types import Json, Tool
 
 Render = Callable[[Sequence[Json], "Sequence[Json] | None", bool], str]
 """(messages, tools, with the generation prompt) -> text. Raises TemplateError."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agentlightning.errors import TemplateError
+from agentlightning.nouns import Json
 from agentlightning.templates.jinja import Compiled, compile_template, names_in
-from agentlightning.types import Json
 
 _HANDED = frozenset(("messages", "tools", "documents", "add_generation_prompt"))
 """What a template is handed in any case, so that no client can."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from agentlightning.nouns import Tool, ToolCall
 from agentlightning.templates.arguments import as_json, from_gemma, join, types_of
 from agentlightning.templates.call_scanner import (
     WHITE,
@@ -21,7 +22,6 @@ from agentlightning.templates.call_scanner import (
     past_space,
     read_object,
 )
-from agentlightning.types import Tool, ToolCall
 
 if TYPE_CHECKING:
     from agentlightning.templates.call_scanner import Scanner

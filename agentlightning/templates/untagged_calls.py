@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from agentlightning.nouns import Tool, ToolCall
 from agentlightning.templates.call_scanner import (
     MOST_TAGS,
     WHITE,
@@ -18,7 +19,6 @@ from agentlightning.templates.call_scanner import (
     overlap,
     read_object,
 )
-from agentlightning.types import Tool, ToolCall
 
 
 class LlamaScanner:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentlightning.errors import ConfigError, why_no_folder
+from agentlightning.nouns import Json
 from agentlightning.text import clip, one_line, width
-from agentlightning.types import Json
 from agentlightning.views.fonts import drawn, fonts_for, needs_matplotlib, spell
 from agentlightning.views.live.state import partial
 

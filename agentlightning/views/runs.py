@@ -17,13 +17,13 @@ from typing import cast
 from rich.console import Group, RenderableType
 
 from agentlightning.credit.step import TASK
+from agentlightning.nouns import Intent, Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
 from agentlightning.records.ledger import Ledger, count_outcomes, describe_external, outcome, total
 from agentlightning.records.result import Evaluation, evaluate_recorded
 from agentlightning.records.steps import StepsOfGroups
 from agentlightning.store.base import Store
 from agentlightning.store.run_lock import DEAD, Standing, standing_of
 from agentlightning.text import duration, number, plural, short_path, small
-from agentlightning.types import Intent, Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
 from agentlightning.views.live.state import counts, score
 from agentlightning.views.screen import Column, Labelled, Listing, Text
 

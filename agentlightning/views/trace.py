@@ -21,6 +21,7 @@ from rich.tree import Tree
 
 from agentlightning.credit.step import DEGENERATE, TOO_FEW
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import Attempt, Call, CallStatus, FinishReason, Json, Node, Reward, Rollout, Status
 from agentlightning.records.credit import AttemptCredit, NodeCredit, join
 from agentlightning.records.traces import AttemptTrace
 from agentlightning.store.base import Store
@@ -37,7 +38,6 @@ from agentlightning.text import (
     shorten,
     width,
 )
-from agentlightning.types import Attempt, Call, CallStatus, FinishReason, Json, Node, Reward, Rollout, Status
 from agentlightning.views.live.state import counts
 from agentlightning.views.runs import STATUS_STYLE, RunView, advantage_of, rollout_line
 from agentlightning.views.screen import Text

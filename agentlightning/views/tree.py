@@ -13,10 +13,10 @@ from math import sqrt
 
 from rich.cells import cell_len
 
+from agentlightning.nouns import CallStatus, Failure, Reward
 from agentlightning.records.ledger import outcome
 from agentlightning.records.traces import AttemptTrace
 from agentlightning.text import clip, clip_start, fitting, number, one_line, plural, printable, shorten
-from agentlightning.types import CallStatus, Failure, Reward
 from agentlightning.views.drawing import CELL, FONT, INK, SMALL, Area, Line, Picture, Rect, Shape, Words
 from agentlightning.views.runs import advantage_of, short_rollout
 from agentlightning.views.trace import (

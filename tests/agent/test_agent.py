@@ -14,7 +14,7 @@ from agentlightning import LLM, LitAgent, NamedResources, PromptTemplate, llm_ro
 from agentlightning.agent.calling import AgentSpec, AttemptView, Handed, RolloutView, as_agent
 from agentlightning.agent.loading import load_object
 from agentlightning.errors import ConfigError
-from agentlightning.types import Mode
+from agentlightning.nouns import Mode
 
 LLM_HANDED = LLM(endpoint="http://x/v1", model="m")
 

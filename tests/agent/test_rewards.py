@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from agentlightning.agent.rewards import check_reward, current_endpoint, emit_reward
 from agentlightning.errors import AgentLightningError, RewardError
-from agentlightning.types import MAX_REWARD
+from agentlightning.nouns import MAX_REWARD
 
 
 @pytest.mark.parametrize(

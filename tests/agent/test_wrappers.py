@@ -15,7 +15,7 @@ from agentlightning import rollout
 from agentlightning.agent.calling import AttemptView, Handed, RolloutView, make_agent
 from agentlightning.agent.resources import LLM, NamedResources
 from agentlightning.errors import ConfigError
-from agentlightning.types import Mode
+from agentlightning.nouns import Mode
 
 LLM_HANDED = LLM(endpoint="http://127.0.0.1:1/v1", model="m")
 HANDED = Handed(

@@ -10,12 +10,12 @@ from typing import Any
 from agentlightning.algorithms.ports import Run, StopRequested
 from agentlightning.algorithms.task_order import TaskOrder
 from agentlightning.learning.objective import ObjectiveSettings
+from agentlightning.nouns import CreditRow, Json, Mode
 from agentlightning.records.batch import Batch, LearnerStats
 from agentlightning.records.ledger import Ledger
 from agentlightning.records.probe import AgentProbe
 from agentlightning.records.traces import Group
 from agentlightning.settings.fields import RunConfig
-from agentlightning.types import CreditRow, Json, Mode
 
 
 @dataclass

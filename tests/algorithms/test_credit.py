@@ -11,8 +11,8 @@ from agentlightning.algorithms.policy_gradient import PolicyGradient
 from agentlightning.credit import train_batch
 from agentlightning.credit.advantages import group_advantages, whitened
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import Reason
 from agentlightning.settings.fields import RunConfig
-from agentlightning.types import Reason
 from tests.credit.traces import attempt, group, trace
 
 GROUPS = [

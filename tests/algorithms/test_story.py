@@ -7,7 +7,7 @@ import pytest
 from agentlightning import GRPO
 from agentlightning.algorithms.ports import Run, StopRequested
 from agentlightning.errors import ConfigError, RunFailed
-from agentlightning.types import Reason
+from agentlightning.nouns import Reason
 from tests.algorithms.scripted import Script
 from tests.credit.traces import group, trace
 

@@ -16,10 +16,7 @@ from pathlib import Path
 import pytest
 
 from agentlightning.algorithms import ALGORITHMS
-from agentlightning.records.ledger import Ledger
-from agentlightning.settings.sources import describe_run, resolve
-from agentlightning.store import Store, open_store
-from agentlightning.types import (
+from agentlightning.nouns import (
     AttemptResult,
     Call,
     CallStatus,
@@ -39,6 +36,9 @@ from agentlightning.types import (
     Status,
     StepRecord,
 )
+from agentlightning.records.ledger import Ledger
+from agentlightning.settings.sources import describe_run, resolve
+from agentlightning.store import Store, open_store
 from tests.stored_credit import rows_of
 from tests.tiny import tiny_tokenizer
 

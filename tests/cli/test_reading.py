@@ -13,8 +13,8 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from agentlightning.cli.app import app
+from agentlightning.nouns import RunRecord, RunStatus
 from agentlightning.text import shorten
-from agentlightning.types import RunRecord, RunStatus
 from agentlightning.views.runs import RunView, render_run
 from agentlightning.views.trace import load_decoder
 from tests.cli.conftest import RUN_ID, Agl

@@ -35,13 +35,7 @@ from agentlightning.cli.reading import last_rollout
 from agentlightning.credit import credit_attempt
 from agentlightning.credit.step import DEGENERATE
 from agentlightning.errors import ConfigError, MissingExtra
-from agentlightning.records.credit import AttemptCredit, MaskedRun, NodeCredit
-from agentlightning.records.ledger import Ledger
-from agentlightning.records.traces import AttemptTrace
-from agentlightning.run.last_trace import LastTrace, read_last_trace
-from agentlightning.store import open_store
-from agentlightning.tracing import last_trace, note_trainer
-from agentlightning.types import (
+from agentlightning.nouns import (
     Attempt,
     AttemptResult,
     Call,
@@ -60,6 +54,12 @@ from agentlightning.types import (
     Status,
     StepRecord,
 )
+from agentlightning.records.credit import AttemptCredit, MaskedRun, NodeCredit
+from agentlightning.records.ledger import Ledger
+from agentlightning.records.traces import AttemptTrace
+from agentlightning.run.last_trace import LastTrace, read_last_trace
+from agentlightning.store import open_store
+from agentlightning.tracing import last_trace, note_trainer
 from agentlightning.views.drawing import FONT, SMALL, Picture, Rect, Words, to_png, to_svg, write_picture
 from agentlightning.views.fonts import MONOSPACED, Fonts, fonts_for, spell
 from agentlightning.views.runs import RunView, read_run

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentlightning.credit import TrainedAgents, credit_attempt, together, train_tree
+from agentlightning.nouns import Call, CallStatus, KeptIds, Node
 from agentlightning.records.credit import AttemptCredit
-from agentlightning.types import Call, CallStatus, KeptIds, Node
 
 from .traces import TWO_CALLS, TWO_TURNS, attempt, call, cut_into, given_node, sampled_node
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agentlightning.credit import credit_attempt
 from agentlightning.credit.advantages import group_advantages
 from agentlightning.credit.per_call import call_advantages, call_returns
-from agentlightning.types import Reward
+from agentlightning.nouns import Reward
 
 from .traces import TWO_CALLS, TWO_TURNS, attempt, call, cut_into, given_node, sampled_node
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from agentlightning.credit import credit_rows, credit_step
 from agentlightning.credit.advantages import group_advantages, whitened
+from agentlightning.nouns import Reason, Status
 from agentlightning.records.credit import AttemptCredit, join
-from agentlightning.types import Reason, Status
 
 from .traces import TWO_TURNS, attempt, call, cut_into, group, trace
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentlightning.credit import unused_rewards
 from agentlightning.credit.unused import WHY
-from agentlightning.types import Reward
+from agentlightning.nouns import Reward
 
 
 def emitted(value: float = 1.0, **more: Any) -> Reward:

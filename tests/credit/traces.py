@@ -5,8 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from agentlightning.records.traces import AttemptTrace, Group, Trace
-from agentlightning.types import (
+from agentlightning.nouns import (
     Attempt,
     Call,
     CallStatus,
@@ -23,6 +22,7 @@ from agentlightning.types import (
     SamplingParams,
     Status,
 )
+from agentlightning.records.traces import AttemptTrace, Group, Trace
 
 
 def given_node(id: int, parent: int | None, tokens: int, call: int = 0) -> Node:

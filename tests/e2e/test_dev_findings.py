@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentlightning import GRPO, Trainer, emit_reward
-from agentlightning.types import CallStatus
+from agentlightning.nouns import CallStatus
 from agentlightning.views.dev.report import DevReport
 from tests.e2e import letters_agent
 from tests.e2e.test_training import _open

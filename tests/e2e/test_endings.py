@@ -17,8 +17,8 @@ import pytest
 
 from agentlightning import GRPO, Trainer
 from agentlightning.errors import AgentLightningError
+from agentlightning.nouns import Mode, Rollout, RunStatus
 from agentlightning.records.progress import SilentView
-from agentlightning.types import Mode, Rollout, RunStatus
 from agentlightning.views.live.state import summary
 from agentlightning.views.result import FitResult
 from tests.e2e import letters_agent

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from agentlightning import GRPO, LLM, Trainer
 from agentlightning.cli.app import app
 from agentlightning.errors import ConfigError, RunFailed
+from agentlightning.nouns import CallStatus, Reason
 from agentlightning.records.ledger import Ledger
-from agentlightning.types import CallStatus, Reason
 from tests.e2e import judged_agent
 from tests.e2e.test_training import _open
 from tests.tiny import letter_tasks

@@ -12,8 +12,8 @@ from openai import OpenAI
 
 import agentlightning
 from agentlightning import GRPO, LLM, LitAgent, NamedResources, Trainer, tracer
+from agentlightning.nouns import Call
 from agentlightning.store import open_store
-from agentlightning.types import Call
 from tests.tiny import letter_tasks
 
 

@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 
 from agentlightning import GRPO, Trainer
 from agentlightning.errors import AgentLightningError, ConfigError, RunFailed
+from agentlightning.nouns import Mode, RunStatus, Status
 from agentlightning.records.progress import SilentView
 from agentlightning.records.steps import StepsOfGroups
-from agentlightning.types import Mode, RunStatus, Status
 from tests.e2e import letters_agent
 from tests.e2e.test_training import _open
 from tests.tiny import letter_tasks

@@ -15,8 +15,8 @@ from agentlightning import GRPO, Trainer
 from agentlightning.engines.local.forward import SlotForward
 from agentlightning.errors import ConfigError
 from agentlightning.learning.outputs import Outputs
+from agentlightning.nouns import Json
 from agentlightning.records.progress import SilentView
-from agentlightning.types import Json
 from tests.e2e import letters_agent
 from tests.tiny import letter_tasks
 

@@ -11,9 +11,9 @@ import pytest
 
 from agentlightning import GRPO, Trainer
 from agentlightning.errors import ConfigError, RunFailed
+from agentlightning.nouns import Attempt, Call, Node
 from agentlightning.records.credit import AttemptCredit
 from agentlightning.store import open_store
-from agentlightning.types import Attempt, Call, Node
 from agentlightning.views.result import FitResult
 from tests.e2e import letters_agent
 from tests.e2e.test_training import TASKS, train

@@ -16,9 +16,9 @@ from agentlightning.algorithms.policy_gradient import PolicyGradient
 from agentlightning.cli.app import app
 from agentlightning.credit import train_batch
 from agentlightning.errors import ConfigError, RunFailed
+from agentlightning.nouns import Mode, Reason, RunStatus
 from agentlightning.records.ledger import Ledger
 from agentlightning.store import open_store
-from agentlightning.types import Mode, Reason, RunStatus
 from agentlightning.views.result import FitResult
 from tests.e2e import letters_agent
 from tests.tiny import letter_tasks

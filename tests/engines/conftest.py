@@ -16,8 +16,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.engines.local.engine import LocalEngine
 from agentlightning.engines.local.forward import SlotForward
+from agentlightning.nouns import SamplingParams
 from agentlightning.settings.fields import EngineConfig
-from agentlightning.types import SamplingParams
 from tests.tiny import tiny_model, tiny_tokenizer
 
 MakeEngine = Callable[..., Awaitable[LocalEngine]]

@@ -19,7 +19,7 @@ from agentlightning.engines.base import ConstrainedEngine, Sample
 from agentlightning.engines.grammar import Grammars, Words, replay
 from agentlightning.engines.local.sampling import draw
 from agentlightning.errors import EngineError, GrammarError
-from agentlightning.types import FinishReason, SamplingParams
+from agentlightning.nouns import FinishReason, SamplingParams
 from tests.engines.conftest import MakeEngine, ids_of, request, worst_difference
 from tests.engines.test_local_sampling import chi_square, kept_by_definition, random_logits
 from tests.tiny import MERGES, letters_tokenizer, tiny_tokenizer

@@ -20,8 +20,8 @@ from agentlightning.engines.local.engine import LocalEngine
 from agentlightning.engines.local.forward import SlotForward
 from agentlightning.engines.local.scheduler import Scheduler
 from agentlightning.errors import ConfigError, ContextLengthError, EngineError
+from agentlightning.nouns import FinishReason
 from agentlightning.settings.fields import EngineConfig
-from agentlightning.types import FinishReason
 from tests.engines.conftest import Gate, MakeEngine, ids_of, logprobs_of, plain_logprobs, request, worst_difference
 from tests.tiny import tiny_model, tiny_tokenizer
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentlightning.engines.local import sampling as local_sampling
 from agentlightning.engines.local.sampling import StopStrings, draw, invert_cdf
-from agentlightning.types import SamplingParams
+from agentlightning.nouns import SamplingParams
 from tests.tiny import MERGES, tiny_tokenizer
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from agentlightning.engines.base import SampleRequest
 from agentlightning.gateway import Gateway, Served
+from agentlightning.nouns import Call, Node, RunRecord, RunStatus
 from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from agentlightning.store import open_store
-from agentlightning.types import Call, Node, RunRecord, RunStatus
 from tests.frameworks.cases import says
 from tests.gateway.conftest import House, Paths, Visit
 from tests.gateway.scripted import GlassTemplate, ScriptedEngine

@@ -15,12 +15,12 @@ from openai import AsyncOpenAI
 from agentlightning.agent.resources import LLM
 from agentlightning.gateway import AgentEndpoint, Gateway, Served
 from agentlightning.gateway.session import Session
+from agentlightning.nouns import Attempt, Call, Mode, Node, Rollout, RunRecord, RunStatus
 from agentlightning.records.usage import AttemptUsage
 from agentlightning.settings.fields import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.store import open_store
 from agentlightning.store.base import Store
 from agentlightning.templates.base import Template
-from agentlightning.types import Attempt, Call, Mode, Node, Rollout, RunRecord, RunStatus
 from tests.gateway.scripted import GlassTemplate, ScriptedEngine
 
 

@@ -20,7 +20,7 @@ from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.tree import Leaf, Placement, TraceTree
 from agentlightning.gateway.wires import CHAT
 from agentlightning.gateway.wires.base import Target, WireRequest
-from agentlightning.types import FinishReason, Message, Segment, ToolCall
+from agentlightning.nouns import FinishReason, Message, Segment, ToolCall
 from tests.templates.fixtures import CALC, CLOCK, FAMILIES, template_of, tokenizer_of
 
 Json = dict[str, Any]

@@ -14,8 +14,8 @@ from typing import Any
 
 from agentlightning.engines.base import OnTokens, Sample, SampleRequest
 from agentlightning.errors import ContextLengthError, EngineError, TemplateError
+from agentlightning.nouns import FinishReason, Message, Segment, Tool, ToolCall
 from agentlightning.templates.base import Parsed, ParsedDelta, Rendering, SampledTurn, Template
-from agentlightning.types import FinishReason, Message, Segment, Tool, ToolCall
 
 Say = str | Exception
 """What one sample says (without its end of turn), or how it fails."""

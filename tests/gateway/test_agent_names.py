@@ -12,9 +12,9 @@ from yarl import URL
 
 from agentlightning.errors import ConfigError
 from agentlightning.gateway.agent_names import LEARNED, name_from_content
+from agentlightning.nouns import Tool
 from agentlightning.settings.fields import AgentRule, GatewayConfig
 from agentlightning.text import clean_name
-from agentlightning.types import Tool
 from tests.gateway.conftest import Build, Visit
 
 SEARCH = {"type": "function", "function": {"name": "search", "description": "finds", "parameters": {"type": "object"}}}

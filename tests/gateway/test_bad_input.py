@@ -21,8 +21,8 @@ from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.server import _reached_by
 from agentlightning.gateway.wires import CHAT
 from agentlightning.gateway.wires.base import CallError, Target
+from agentlightning.nouns import CallStatus
 from agentlightning.settings.fields import GatewayConfig, SamplingConfig
-from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Visit
 from tests.gateway.scripted import GlassTemplate, ScriptedEngine
 

@@ -14,8 +14,8 @@ import pytest
 from agentlightning.gateway import Served
 from agentlightning.gateway.call_order import CallOrder
 from agentlightning.gateway.sampling import sample_seed
+from agentlightning.nouns import CallStatus, FinishReason, Mode
 from agentlightning.settings.fields import EvaluationConfig, GatewayConfig, SamplingConfig
-from agentlightning.types import CallStatus, FinishReason, Mode
 from tests.gateway.conftest import Build, House, ids, until
 from tests.gateway.scripted import GlassTemplate, ScriptedEngine
 

@@ -20,8 +20,8 @@ from google import genai
 from google.genai import types
 from openai import AsyncOpenAI
 
+from agentlightning.nouns import CallStatus
 from agentlightning.settings.fields import GatewayConfig
-from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Visit, until
 
 WAIT, SAMPLING = 0.8, 1.2

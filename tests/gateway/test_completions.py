@@ -21,8 +21,8 @@ from agentlightning.engines.base import Sample
 from agentlightning.errors import EngineError
 from agentlightning.gateway.text_prompts import Prefix, Prefixes, PromptError
 from agentlightning.gateway.tree import Leaf, Placement, TraceTree
+from agentlightning.nouns import CallStatus, FinishReason, Message, Segment
 from agentlightning.templates import Template, load_template
-from agentlightning.types import CallStatus, FinishReason, Message, Segment
 from tests.gateway.conftest import Build, House, Visit, ids
 from tests.gateway.scripted import GlassTemplate
 from tests.tiny import CHATML, MERGES, tiny_tokenizer

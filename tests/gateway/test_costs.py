@@ -20,11 +20,11 @@ from agentlightning.gateway.wires import find_wire
 from agentlightning.gateway.wires.base import CallError, Conversation, Target, WireRequest
 from agentlightning.gateway.wires.responses_items import MAX_HISTORIES
 from agentlightning.gateway.wires.unserved import Unserved
+from agentlightning.nouns import Message, Tool
 from agentlightning.templates import load_template
 from agentlightning.templates.call_scanner import MOST_TAGS
 from agentlightning.templates.formats import FORMATS, read_whole
 from agentlightning.templates.harmony import CHANNEL, START, HarmonyReader
-from agentlightning.types import Message, Tool
 from tests.tiny import MERGES, tiny_tokenizer
 
 ALLOWED = 3.0

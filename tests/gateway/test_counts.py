@@ -12,9 +12,9 @@ from google import genai
 from google.genai import types
 from rich.console import Console
 
+from agentlightning.nouns import RunRecord, RunStatus, StepRecord
 from agentlightning.records.ledger import Ledger, count_malformed, total
 from agentlightning.templates import load_template
-from agentlightning.types import RunRecord, RunStatus, StepRecord
 from agentlightning.views.live.state import summary
 from agentlightning.views.runs import RunView, render_run
 from agentlightning.views.trace import attempt_of, node_facts, render_rollout, render_tree, rollout_json, tree_json

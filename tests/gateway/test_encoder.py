@@ -13,7 +13,7 @@ import pytest
 from agentlightning.errors import TemplateError
 from agentlightning.gateway.encoder import AT_ONCE, Encoder
 from agentlightning.gateway.tree import TraceTree
-from agentlightning.types import Message
+from agentlightning.nouns import Message
 from tests.gateway.conftest import Build, until
 from tests.gateway.scripted import GlassTemplate
 

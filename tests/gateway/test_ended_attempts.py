@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from agentlightning.gateway import ended_attempts
-from agentlightning.types import CallStatus
+from agentlightning.nouns import CallStatus
 from tests.gateway.conftest import House
 
 

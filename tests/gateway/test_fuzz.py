@@ -33,9 +33,9 @@ from agentlightning.gateway.request_bodies import parse as _parse
 from agentlightning.gateway.tree import TraceTree
 from agentlightning.gateway.wires import WIRES, find_wire, read_request
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Lookup, Reply, Wire, WireRequest
+from agentlightning.nouns import FinishReason, Message, SamplingParams, ToolCall
 from agentlightning.settings.fields import SamplingConfig
 from agentlightning.templates.base import ParsedDelta, Template
-from agentlightning.types import FinishReason, Message, SamplingParams, ToolCall
 from tests.gateway.conftest import Build, House, Visit
 from tests.gateway.mutation import (
     CHANGED,

@@ -27,9 +27,9 @@ from agentlightning.gateway.wires.base import Begun, CallError, Choice, Count, O
 from agentlightning.gateway.wires.gemini import Gemini
 from agentlightning.gateway.wires.gemini_request import json_schema
 from agentlightning.gateway.wires.unserved import Unserved
+from agentlightning.nouns import CallStatus, FinishReason, Message, SamplingParams, Tool, ToolCall
 from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from agentlightning.templates.base import ParsedDelta
-from agentlightning.types import CallStatus, FinishReason, Message, SamplingParams, Tool, ToolCall
 from tests.gateway.conftest import Build, House, Visit, ids, until
 from tests.gateway.recorded import Recording, distilled, recorded
 

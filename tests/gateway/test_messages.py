@@ -26,9 +26,9 @@ from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.wires.fields import exactly
 from agentlightning.gateway.wires.messages_request import read_request
 from agentlightning.gateway.wires.round_trip import as_object, sealed
+from agentlightning.nouns import CallStatus
 from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from agentlightning.templates import load_template
-from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Paths, Visit, ids, until
 from tests.gateway.recorded import fullest
 from tests.tiny import CHATML, MERGES, tiny_tokenizer

@@ -23,8 +23,8 @@ from pydantic import BaseModel
 
 from agentlightning.gateway.wires.responses import Responses
 from agentlightning.gateway.wires.round_trip import sealed, unsealed
+from agentlightning.nouns import CallStatus
 from agentlightning.settings.fields import SamplingConfig
-from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Visit, until
 
 WIRE = Responses()

@@ -17,9 +17,9 @@ from openai.types import responses as types
 
 from agentlightning.gateway.kept_replies import KeptReplies
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Lookup, Reply, Target, WireRequest
+from agentlightning.nouns import FinishReason, Message, SamplingParams, ToolCall
 from agentlightning.settings.fields import SamplingConfig
 from agentlightning.templates.base import ParsedDelta
-from agentlightning.types import FinishReason, Message, SamplingParams, ToolCall
 from tests.gateway.conftest import Build, House, Visit
 from tests.gateway.recorded import fullest
 from tests.gateway.test_recordings import Replay, Turn, value_of

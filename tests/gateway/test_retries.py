@@ -18,9 +18,9 @@ from agentlightning.engines.base import SampleRequest
 from agentlightning.errors import EngineError, StoreError, TemplateError
 from agentlightning.gateway.calls import Identity, OpenCall
 from agentlightning.gateway.open_calls import UnansweredRetries
+from agentlightning.nouns import CallStatus
 from agentlightning.settings.fields import GatewayConfig
 from agentlightning.store.base import Store
-from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Visit, until
 from tests.gateway.scripted import Say
 

@@ -24,9 +24,9 @@ from transformers import PreTrainedTokenizerFast
 from agentlightning.engines.grammar import Grammars, replay
 from agentlightning.engines.local.engine import LocalEngine
 from agentlightning.gateway import Served
+from agentlightning.nouns import CallStatus
 from agentlightning.settings.fields import EngineConfig, SamplingConfig
 from agentlightning.templates import Template, load_template
-from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Visit
 from tests.gateway.schemas import valid
 from tests.tiny import CHATML, PLAIN_CHATML, tiny_model, tiny_tokenizer

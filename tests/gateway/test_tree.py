@@ -17,7 +17,7 @@ from agentlightning.engines.base import Sample
 from agentlightning.errors import TemplateError
 from agentlightning.gateway.equality import canonical_arguments, equality_key
 from agentlightning.gateway.tree import Placement, TraceTree
-from agentlightning.types import FinishReason, Message, Node, Segment, Tool, ToolCall
+from agentlightning.nouns import FinishReason, Message, Node, Segment, Tool, ToolCall
 from agentlightning.views import tree as show_tree
 from tests.gateway.scripted import GlassTemplate
 

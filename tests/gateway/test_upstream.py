@@ -28,8 +28,8 @@ from agentlightning.errors import ConfigError, StoreError
 from agentlightning.gateway.connections import Listener
 from agentlightning.gateway.external.replies import EventGate, Redactor, usage_of
 from agentlightning.gateway.external.upstream import Upstream, with_model
+from agentlightning.nouns import Call, CallStatus
 from agentlightning.settings.fields import GatewayConfig
-from agentlightning.types import Call, CallStatus
 from tests.gateway.conftest import Build, House, Visit, until
 from tests.upstream import KEY, USAGE, OtherEndpoint, event, stream
 

@@ -14,9 +14,9 @@ from aiohttp import web
 from openai import APIConnectionError, InternalServerError
 
 from agentlightning.errors import EngineError
+from agentlightning.nouns import CallStatus
 from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from agentlightning.templates import load_template
-from agentlightning.types import CallStatus
 from tests.gateway.conftest import Build, House, Visit, until
 from tests.gateway.test_retries import Raw, body
 from tests.tiny import tiny_tokenizer

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentlightning.credit.advantages import Std, group_advantages, leave_one_out
+from agentlightning.nouns import MAX_REWARD
 from agentlightning.records.intervals import mean_interval
-from agentlightning.types import MAX_REWARD
 
 rewards = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
 any_rewards = st.lists(st.floats(-MAX_REWARD, MAX_REWARD), min_size=2, max_size=12)

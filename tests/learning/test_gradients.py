@@ -19,9 +19,9 @@ from transformers import AutoModelForCausalLM, Gemma2Config, MistralConfig, PreT
 from agentlightning.learning import attention, forward
 from agentlightning.learning.learner import Gradient, Learner
 from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss
+from agentlightning.nouns import KeptIds
 from agentlightning.records.batch import Batch, TrainTree
 from agentlightning.settings.fields import LearnerConfig
-from agentlightning.types import KeptIds
 from tests.tiny import tiny_model
 
 from .trees import batches, difference, exact, given, grpo_batch, reference, sampled, with_logprobs

@@ -22,10 +22,7 @@ from agentlightning.engines.local.engine import LocalEngine
 from agentlightning.errors import RunFailed
 from agentlightning.learning.learner import Gradient, Learner
 from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss, clipped_policy_loss
-from agentlightning.records.batch import Batch, TrainTree
-from agentlightning.records.traces import AttemptTrace
-from agentlightning.settings.fields import EngineConfig, LearnerConfig
-from agentlightning.types import (
+from agentlightning.nouns import (
     Attempt,
     Call,
     CallStatus,
@@ -36,6 +33,9 @@ from agentlightning.types import (
     SamplingParams,
     Status,
 )
+from agentlightning.records.batch import Batch, TrainTree
+from agentlightning.records.traces import AttemptTrace
+from agentlightning.settings.fields import EngineConfig, LearnerConfig
 from tests.tiny import tiny_model, tiny_tokenizer
 
 from .trees import difference

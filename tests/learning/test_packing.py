@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from agentlightning.errors import RunFailed
 from agentlightning.learning.packing import Block, Cost, Packed, pack
+from agentlightning.nouns import KeptIds
 from agentlightning.records.batch import Batch, TrainTree
-from agentlightning.types import KeptIds
 
 from .trees import batches, given, grpo_batch, sampled, trained_tokens
 

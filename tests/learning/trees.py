@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 
 from agentlightning.learning.learner import Gradient
 from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss
+from agentlightning.nouns import KeptIds
 from agentlightning.records.batch import Batch, TrainNode, TrainTree
-from agentlightning.types import KeptIds
 
 VOCABULARY = 272
 """Of tests.tiny.tiny_model."""

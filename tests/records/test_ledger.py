@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from agentlightning.nouns import Failure, Mode, Reason, Rollout, Status
 from agentlightning.records.ledger import Ledger, LedgerError, count_outcomes, total
-from agentlightning.types import Failure, Mode, Reason, Rollout, Status
 
 
 def test_a_token_that_is_neither_trained_nor_masked_is_an_error():

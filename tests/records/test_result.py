@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from agentlightning.nouns import RunStatus
 from agentlightning.records.card import card
 from agentlightning.records.ledger import Ledger
 from agentlightning.records.result import Evaluation
-from agentlightning.types import RunStatus
 from agentlightning.views.dev.finding import Finding
 from agentlightning.views.dev.report import AttemptLine, CallLine, DevReport
 from agentlightning.views.result import FitResult

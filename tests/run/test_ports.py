@@ -10,13 +10,13 @@ import pytest
 
 from agentlightning.agent.resources import NamedResources, PromptTemplate
 from agentlightning.errors import ConfigError, RunFailed
+from agentlightning.nouns import AttemptResult, Mode, Status
 from agentlightning.records.progress import SilentView
 from agentlightning.run.resources import RunResources
 from agentlightning.run.rollouts import RunRollouts, Watch
 from agentlightning.run.stopping import Stop
 from agentlightning.settings.fields import RunConfig
 from agentlightning.store import Store, open_store
-from agentlightning.types import AttemptResult, Mode, Status
 from tests.store.make import run
 
 

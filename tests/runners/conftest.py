@@ -18,6 +18,7 @@ from agentlightning.agent.calling import AgentSpec, as_agent
 from agentlightning.engines.base import Sample, SampleRequest
 from agentlightning.errors import ContextLengthError, TemplateError
 from agentlightning.gateway import Gateway, Served
+from agentlightning.nouns import FinishReason, Message, Mode, Rollout, RunRecord, RunStatus, Segment
 from agentlightning.records.attempts import AttemptReport
 from agentlightning.records.probe import AgentProbe
 from agentlightning.runners.check import check_agent
@@ -26,7 +27,6 @@ from agentlightning.runners.pool import RunnerPool
 from agentlightning.settings.fields import EvaluationConfig, GatewayConfig, RunnerConfig, SamplingConfig
 from agentlightning.store import open_store
 from agentlightning.templates.base import Parsed, ParsedDelta, Rendering, SampledTurn
-from agentlightning.types import FinishReason, Message, Mode, Rollout, RunRecord, RunStatus, Segment
 
 END = 0
 

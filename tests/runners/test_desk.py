@@ -11,10 +11,10 @@ import pytest
 from agentlightning.agent.calling import AttemptView, RolloutView
 from agentlightning.agent.resources import LLM
 from agentlightning.errors import AgentLightningError, RunFailed
+from agentlightning.nouns import Failure, Mode, Reason, Status
 from agentlightning.runners.assignment import Assignment, Endpoint
 from agentlightning.runners.execution import AgentResult, Returned
 from agentlightning.runners.pool import RunnerPool
-from agentlightning.types import Failure, Mode, Reason, Status
 from tests.imports import loads
 from tests.runners import agents, graders
 

@@ -9,14 +9,7 @@ import pytest
 from rich.console import Console
 
 from agentlightning.agent.calling import as_agent
-from agentlightning.records.attempts import AttemptReport
-from agentlightning.records.probe import AgentProbe, ClientFound, CodePlace
-from agentlightning.records.traces import AttemptTrace, Trace
-from agentlightning.records.usage import AttemptUsage, EngineUse, SeenAgent
-from agentlightning.runners.check import check_agent
-from agentlightning.runners.report import SLOW_ENGINE
-from agentlightning.settings.fields import RunConfig
-from agentlightning.types import (
+from agentlightning.nouns import (
     Attempt,
     AttemptResult,
     Call,
@@ -34,6 +27,13 @@ from agentlightning.types import (
     Status,
     ToolCall,
 )
+from agentlightning.records.attempts import AttemptReport
+from agentlightning.records.probe import AgentProbe, ClientFound, CodePlace
+from agentlightning.records.traces import AttemptTrace, Trace
+from agentlightning.records.usage import AttemptUsage, EngineUse, SeenAgent
+from agentlightning.runners.check import check_agent
+from agentlightning.runners.report import SLOW_ENGINE
+from agentlightning.settings.fields import RunConfig
 from agentlightning.views.dev.report import dev_report, find
 from tests.runners import agents
 

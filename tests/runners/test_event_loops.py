@@ -13,8 +13,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from agentlightning import emit_reward
+from agentlightning.nouns import Mode, Reason
 from agentlightning.runners import event_loops
-from agentlightning.types import Mode, Reason
 from tests.runners import agents
 from tests.runners.clients import BODY
 

@@ -14,8 +14,8 @@ import pytest
 
 from agentlightning import LLM
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import Mode, Reason, Status
 from agentlightning.runners import check
-from agentlightning.types import Mode, Reason, Status
 from tests.runners import agents, graders
 from tests.runners.test_process import ENV, alive
 
@@ -219,7 +219,7 @@ def test_a_script_is_imported_again_only_where_that_does_not_start_it_again(tmp_
             from agentlightning.runners.check import new_launcher
             from agentlightning.runners.grading import Graders
             from agentlightning.runners.output_log import OutputLog
-            from agentlightning.types import Attempt, Mode, Rollout, Status
+            from agentlightning.nouns import Attempt, Mode, Rollout, Status
             async def main():
                 ours = Graders(grader, "auto", 2, ())
                 await ours.start(None, new_launcher)

@@ -10,6 +10,7 @@ import pytest
 from agentlightning.agent.calling import as_agent
 from agentlightning.algorithms import ALGORITHMS
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import Status
 from agentlightning.run.opening import with_agents_choice
 from agentlightning.runners.check import check_agent
 from agentlightning.runners.process import ProcessIsolation
@@ -17,7 +18,6 @@ from agentlightning.runners.spawn import Spawn
 from agentlightning.settings.fields import RunConfig
 from agentlightning.settings.sources import resolve
 from agentlightning.store import open_store
-from agentlightning.types import Status
 from tests.runners import agents
 
 PATH = agents.__file__

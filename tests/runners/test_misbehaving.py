@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentlightning.types import Reason
+from agentlightning.nouns import Reason
 from tests.runners import agents, misbehaving
 from tests.runners.test_process import linux
 

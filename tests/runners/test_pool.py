@@ -8,8 +8,8 @@ import pytest
 
 from agentlightning import LLM, NamedResources, PromptTemplate
 from agentlightning.errors import ConfigError, StoreError
+from agentlightning.nouns import Mode, Reason, Status
 from agentlightning.runners.check import check_agent
-from agentlightning.types import Mode, Reason, Status
 from tests.runners import agents
 
 FILE = Path(agents.__file__)

@@ -14,10 +14,10 @@ import pytest
 
 from agentlightning.agent.calling import as_agent
 from agentlightning.errors import AgentLightningError, ConfigError
+from agentlightning.nouns import Reason, RunRecord, RunStatus, Status
 from agentlightning.runners import check, process
 from agentlightning.runners.check import check_agent
 from agentlightning.runners.spawn import Spawn
-from agentlightning.types import Reason, RunRecord, RunStatus, Status
 from tests.runners import agents
 
 FILE = Path(agents.__file__)
@@ -245,7 +245,7 @@ def test_no_process_outlives_a_runner_that_is_killed(tmp_path, kind):
         from agentlightning.runners.assignment import Assignment, Endpoint
         from agentlightning.runners.process import ProcessIsolation
         from agentlightning.runners.output_log import OutputLog
-        from agentlightning.types import Mode
+        from agentlightning.nouns import Mode
         if {kind == "spawn"}:
             sys.platform = "other"
         async def main():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from agentlightning.agent.calling import AttemptView, RolloutView
+from agentlightning.nouns import Attempt, Failure, Mode, Reason, Reward, Rollout, Status
 from agentlightning.records.usage import AttemptUsage, EngineUse, ExternalUsage
 from agentlightning.runners.assignment import Assignment, Endpoint
 from agentlightning.runners.environment import KEPT_BACK, inherited_environment
@@ -19,7 +20,6 @@ from agentlightning.runners.execution import Returned, as_json, result_from_json
 from agentlightning.runners.output_log import LOG_BYTES, TAIL_BYTES, OutputLog
 from agentlightning.runners.report import Facts, decide_outcome, needs_grader
 from agentlightning.store.rows import dump
-from agentlightning.types import Attempt, Failure, Mode, Reason, Reward, Rollout, Status
 
 
 def Usage(calls: int = 1, **more: Any) -> AttemptUsage:

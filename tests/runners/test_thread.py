@@ -6,7 +6,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from agentlightning.types import Reason
+from agentlightning.nouns import Reason
 from tests.runners import agents
 
 

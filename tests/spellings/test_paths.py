@@ -60,7 +60,6 @@ from agentlightning.tracer import get_last_trace
 from agentlightning.tracer.agentops import AgentOpsTracer
 from agentlightning.tracer.triplet import TripletExporter
 from agentlightning.adapter import TracerTraceToTriplet, TraceToMessages
-from agentlightning.types import LLM, PromptTemplate, NamedResources, Dataset
 from agentlightning.types import Triplet
 from agentlightning.types import Rollout, RolloutRawResult
 from agentlightning.types import Span

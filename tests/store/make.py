@@ -6,8 +6,7 @@ from array import array
 from collections.abc import Callable
 from pathlib import Path
 
-from agentlightning.store import Store, open_store
-from agentlightning.types import (
+from agentlightning.nouns import (
     Attempt,
     Call,
     CallStatus,
@@ -24,6 +23,7 @@ from agentlightning.types import (
     SamplingParams,
     ToolCall,
 )
+from agentlightning.store import Store, open_store
 
 
 def run(id: str = "r") -> RunRecord:

@@ -15,10 +15,10 @@ import pytest
 from sqlalchemy import Connection
 
 from agentlightning.errors import StoreError
+from agentlightning.nouns import AttemptResult, Status
 from agentlightning.store import Store, open_store
 from agentlightning.store.sqlite import store as sqlite
 from agentlightning.store.sqlite.store import SqliteStore
-from agentlightning.types import AttemptResult, Status
 
 from . import make
 
@@ -144,7 +144,7 @@ def test_a_store_serves_event_loops_in_many_threads(tmp_path: Path) -> None:
 WORKER = """
 import asyncio, sys
 from agentlightning.store import open_store
-from agentlightning.types import AttemptResult, Status
+from agentlightning.nouns import AttemptResult, Status
 from tests.store import make
 
 async def main():

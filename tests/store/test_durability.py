@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 
 from agentlightning.errors import StoreError
+from agentlightning.nouns import AttemptResult, RunStatus, Status
 from agentlightning.store import open_store
 from agentlightning.store.sqlite.store import SqliteStore
-from agentlightning.types import AttemptResult, RunStatus, Status
 
 from . import make
 
 KILLED = """
 import asyncio, itertools, json, os, sys
 from agentlightning.store import open_store
-from agentlightning.types import AttemptResult, Status
+from agentlightning.nouns import AttemptResult, Status
 from tests.store import make
 
 def acknowledge(*what):

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from agentlightning.errors import LeaseLost, StoreError
+from agentlightning.nouns import Attempt, AttemptResult, Failure, Mode, Reason, Status
 from agentlightning.store import Store, sql
-from agentlightning.types import Attempt, AttemptResult, Failure, Mode, Reason, Status
 
 from . import make
 

@@ -12,9 +12,9 @@ from alembic.config import Config
 from sqlalchemy import NullPool, create_engine
 
 from agentlightning.errors import StoreError
+from agentlightning.nouns import Intent, Mode, Status
 from agentlightning.store import migrate, open_store
 from agentlightning.store.sqlite.prepare import APPLICATION_ID
-from agentlightning.types import Intent, Mode, Status
 
 from . import make
 from .test_opening import created, structure

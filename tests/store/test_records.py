@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 
 from agentlightning.errors import RewardRefused, StoreError
-from agentlightning.store import Store
-from agentlightning.types import (
+from agentlightning.nouns import (
     GIVEN,
     AttemptResult,
     CallStatus,
@@ -28,6 +27,7 @@ from agentlightning.types import (
     Status,
     StepRecord,
 )
+from agentlightning.store import Store
 
 from . import make
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agentlightning.errors import AgentLightningError
+from agentlightning.nouns import RunRecord, RunStatus
 from agentlightning.store.run_lock import Asked, RunLock, how_to_resume, is_held, standing_of
-from agentlightning.types import RunRecord, RunStatus
 
 
 def record(folder: Path, status: RunStatus = RunStatus.RUNNING, mode: str = "train") -> RunRecord:

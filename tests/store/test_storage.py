@@ -8,8 +8,8 @@ from array import array
 from dataclasses import replace
 from pathlib import Path
 
+from agentlightning.nouns import Mode, Node
 from agentlightning.store.sqlite.store import SqliteStore
-from agentlightning.types import Mode, Node
 
 from . import make
 

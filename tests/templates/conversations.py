@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from agentlightning.nouns import Message, ToolCall
 from agentlightning.templates.escaping import ESCAPE, MARK, QUOTE
-from agentlightning.types import Message, ToolCall
 
 PRIVATE = [ESCAPE, MARK, QUOTE, f"{MARK}c0{MARK}", f"{MARK}r1{MARK}", ESCAPE + QUOTE]
 """What the rendering itself uses inside."""

@@ -17,10 +17,10 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from agentlightning.nouns import Message, Tool, ToolCall
 from agentlightning.templates import load_template
 from agentlightning.templates.chat import ChatTemplate
 from agentlightning.templates.formats import FORMATS
-from agentlightning.types import Message, Tool, ToolCall
 from tests.templates.more_templates import (
     DEEPSEEK_V3,
     DEEPSEEK_V31,

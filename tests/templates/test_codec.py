@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentlightning.nouns import Message
 from agentlightning.templates import load_template
 from agentlightning.templates.chat import ChatTemplate
 from agentlightning.templates.escaping import unescape
-from agentlightning.types import Message
 from tests.templates.conversations import plain_text
 from tests.templates.fixtures import FAMILIES, INST, MISTRAL, SMOL, byte_level, metaspace, template_of, wrap
 

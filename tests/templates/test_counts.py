@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentlightning.nouns import FinishReason
 from agentlightning.templates.chat import ChatTemplate
-from agentlightning.types import FinishReason
 from tests.templates.fixtures import CALC, FAMILIES, special, template_of, thinks_first
 
 STOP = FinishReason.STOP

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from agentlightning.errors import ConfigError
+from agentlightning.nouns import FinishReason, Message, Tool, ToolCall
 from agentlightning.templates import load_template
 from agentlightning.templates.base import ParsedDelta, SampledTurn
 from agentlightning.templates.chat import ChatTemplate
 from agentlightning.templates.escaping import unescape
 from agentlightning.templates.formats import FORMATS, read_whole
-from agentlightning.types import FinishReason, Message, Tool, ToolCall
 from tests.templates.fixtures import (
     CALC,
     CHANNELS,

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from agentlightning.nouns import Message, Tool, ToolCall
 from agentlightning.templates import load_template
 from agentlightning.templates.base import SampledTurn
 from agentlightning.templates.chat import ChatTemplate
 from agentlightning.templates.escaping import ESCAPE, MARK, MARKER, QUOTE, Escaper, unescape
-from agentlightning.types import Message, Tool, ToolCall
 from tests.templates.conversations import PRIVATE, nasty_text
 from tests.templates.fixtures import (
     FAMILIES,

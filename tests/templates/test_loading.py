@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from agentlightning.errors import ConfigError, ModelError
+from agentlightning.nouns import FinishReason, Message, ToolCall
 from agentlightning.templates import describe, load_template
 from agentlightning.templates.base import SampledTurn
-from agentlightning.types import FinishReason, Message, ToolCall
 from tests.templates.fixtures import (
     CALC,
     FAMILIES,

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from agentlightning.nouns import Message, Tool, ToolCall
 from agentlightning.templates.base import SampledTurn
 from agentlightning.templates.chat import ChatTemplate
 from agentlightning.templates.escaping import unescape
 from agentlightning.templates.formats import FORMATS
-from agentlightning.types import Message, Tool, ToolCall
 from tests.templates.fixtures import CALC, FAMILIES, SPECIAL, r1, special, template_of, thinks_first
 
 ENDS = {"glm": "", "gemma4": "<turn|>", "harmony": "<|return|>", "gptoss": "<|return|>"}

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentlightning.nouns import FinishReason, Message
 from agentlightning.templates.base import ParsedDelta, shown
 from agentlightning.templates.chat import ChatTemplate
-from agentlightning.types import FinishReason, Message
 from tests.templates.fixtures import CALC, r1, template_of, thinks_first
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentlightning.errors import TemplateError
+from agentlightning.nouns import Message, Tool, ToolCall
 from agentlightning.templates import describe
 from agentlightning.templates.base import SampledTurn
 from agentlightning.templates.chat import ChatTemplate
 from agentlightning.templates.escaping import MARK, unescape
-from agentlightning.types import Message, Tool, ToolCall
 from tests.templates.conversations import Conversation, conversations, harmless_text, nasty_text
 from tests.templates.fixtures import (
     CALC,

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from agentlightning.nouns import Failure, Mode, Reason, Rollout, RunRecord, RunStatus, Status
 from agentlightning.records.progress import Progress, SilentView
 from agentlightning.run.pace import Pace
 from agentlightning.text import duration
-from agentlightning.types import Failure, Mode, Reason, Rollout, RunRecord, RunStatus, Status
 from agentlightning.views.live.choice import make_progress
 from agentlightning.views.live.guarded import guarded
 from agentlightning.views.live.plain import PlainView

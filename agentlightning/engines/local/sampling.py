@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from agentlightning.engines.grammar import Words
-from agentlightning.types import SamplingParams
+from agentlightning.nouns import SamplingParams
 
 _BLOCK = 256
 _FIRST_CANDIDATES = 1024

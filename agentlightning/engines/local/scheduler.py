@@ -25,7 +25,7 @@ from agentlightning.engines.local.cache import Ids, PrefixStore, common_prefix
 from agentlightning.engines.local.forward import SlotForward
 from agentlightning.engines.local.sampling import Drawn, StopStrings, draw
 from agentlightning.errors import EngineError, GrammarError
-from agentlightning.types import FinishReason, KeptIds, Segment
+from agentlightning.nouns import FinishReason, KeptIds, Segment
 
 _TOKEN_BLOCK = 64
 """Rows grow by multiples of this many tokens."""

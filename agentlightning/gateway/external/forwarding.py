@@ -28,9 +28,9 @@ from agentlightning.gateway.external.upstream import (
 )
 from agentlightning.gateway.open_calls import OpenCalls
 from agentlightning.gateway.wires.base import CallError, Target
+from agentlightning.nouns import CallStatus, Json
 from agentlightning.records.usage import AttemptUsage, ExternalUsage
 from agentlightning.store.base import Store
-from agentlightning.types import CallStatus, Json
 
 logger = logging.getLogger("agentlightning.gateway")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import orjson
 
 from agentlightning.gateway.wires.fields import mapping
-from agentlightning.types import Json
+from agentlightning.nouns import Json
 
 REDACTED = b"***"
 

@@ -32,8 +32,8 @@ from agentlightning.gateway.external.replies import (
 )
 from agentlightning.gateway.wires.base import CallError, Target, WireRequest
 from agentlightning.gateway.wires.fields import mapping, objects
+from agentlightning.nouns import Call, CallStatus, External, Json, Message, Tool
 from agentlightning.records.usage import ExternalUsage
-from agentlightning.types import Call, CallStatus, External, Json, Message, Tool
 
 CONNECT_DEADLINE = 10.0
 """Seconds, at most, until a connection to an endpoint stands."""

@@ -15,7 +15,7 @@ from agentlightning.gateway.wires.gemini import Gemini
 from agentlightning.gateway.wires.messages import Messages
 from agentlightning.gateway.wires.responses import Responses
 from agentlightning.gateway.wires.unserved import UNSERVED, Unserved
-from agentlightning.types import Json
+from agentlightning.nouns import Json
 
 CHAT, GEMINI, MESSAGES = ChatCompletions(), Gemini(), Messages()
 

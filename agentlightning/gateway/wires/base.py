@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, Protocol
 
+from agentlightning.nouns import FinishReason, Json, Message, SamplingParams, Tool
 from agentlightning.templates.base import ParsedDelta
-from agentlightning.types import FinishReason, Json, Message, SamplingParams, Tool
 
 
 class CallError(Exception):

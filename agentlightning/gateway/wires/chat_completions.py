@@ -49,8 +49,8 @@ from agentlightning.gateway.wires.fields import (
     tools_of,
 )
 from agentlightning.gateway.wires.openai import ChunkStream, include_usage, openai_error, usage
+from agentlightning.nouns import FinishReason, Json, Message, Tool, ToolCall
 from agentlightning.templates.base import ParsedDelta
-from agentlightning.types import FinishReason, Json, Message, Tool, ToolCall
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 

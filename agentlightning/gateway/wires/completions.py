@@ -39,8 +39,8 @@ from agentlightning.gateway.wires.fields import (
     unsupported,
 )
 from agentlightning.gateway.wires.openai import ChunkStream, include_usage, openai_error, usage
+from agentlightning.nouns import FinishReason, Json
 from agentlightning.templates.base import ParsedDelta
-from agentlightning.types import FinishReason, Json
 
 MAX_TOKENS = 16
 """What the API samples where a request does not say."""

@@ -29,7 +29,7 @@ from agentlightning.gateway.wires.fields import (
     shown,
     unsupported,
 )
-from agentlightning.types import Json
+from agentlightning.nouns import Json
 
 MAX_KWARGS = 16 * 1024
 """Bytes of JSON that a chat template may be handed."""

@@ -16,7 +16,7 @@ from typing import Any, cast
 import orjson
 
 from agentlightning.gateway.wires.base import CallError
-from agentlightning.types import Json, Tool
+from agentlightning.nouns import Json, Tool
 
 MAX_SAMPLES = 128
 MAX_STOPS = 16

@@ -25,8 +25,8 @@ from agentlightning.gateway.wires.base import (
 from agentlightning.gateway.wires.fields import mapping
 from agentlightning.gateway.wires.gemini_request import read_request, resource
 from agentlightning.gateway.wires.round_trip import as_object, sealed
+from agentlightning.nouns import FinishReason, Json, ToolCall
 from agentlightning.templates.base import ParsedDelta
-from agentlightning.types import FinishReason, Json, ToolCall
 
 _STATUS = {
     401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 408: "DEADLINE_EXCEEDED", 409: "ABORTED",

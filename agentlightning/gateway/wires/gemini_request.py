@@ -42,7 +42,7 @@ from agentlightning.gateway.wires.fields import (
     unsupported,
 )
 from agentlightning.gateway.wires.round_trip import from_object, unsealed
-from agentlightning.types import Json, Message, Tool, ToolCall
+from agentlightning.nouns import Json, Message, Tool, ToolCall
 
 METHODS = ("generateContent", "streamGenerateContent", "countTokens")
 

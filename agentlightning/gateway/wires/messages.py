@@ -26,8 +26,8 @@ from agentlightning.gateway.wires.base import (
 from agentlightning.gateway.wires.fields import mapping
 from agentlightning.gateway.wires.messages_request import CALL, read_request
 from agentlightning.gateway.wires.round_trip import as_object, sealed
+from agentlightning.nouns import FinishReason, Json, ToolCall
 from agentlightning.templates.base import ParsedDelta
-from agentlightning.types import FinishReason, Json, ToolCall
 
 _ERRORS = {
     401: "authentication_error",

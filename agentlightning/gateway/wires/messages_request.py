@@ -49,7 +49,7 @@ from agentlightning.gateway.wires.fields import (
     unsupported,
 )
 from agentlightning.gateway.wires.round_trip import from_object, unsealed
-from agentlightning.types import Json, Message, Tool, ToolCall
+from agentlightning.nouns import Json, Message, Tool, ToolCall
 
 _KEPT = (
     "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stream", "tool_choice", "thinking", "metadata",

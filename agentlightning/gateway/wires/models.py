@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from agentlightning.types import Json
+from agentlightning.nouns import Json
 
 _BEGINNING = "1970-01-01T00:00:00Z"
 _METHODS = ["generateContent", "countTokens"]

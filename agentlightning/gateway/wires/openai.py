@@ -9,7 +9,7 @@ import orjson
 
 from agentlightning.gateway.wires.base import CallError, Reply, WireRequest
 from agentlightning.gateway.wires.fields import boolean, settings
-from agentlightning.types import Json
+from agentlightning.nouns import Json
 
 
 def openai_error(error: CallError) -> bytes:

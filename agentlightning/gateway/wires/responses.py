@@ -68,7 +68,7 @@ from agentlightning.gateway.wires.responses_items import (
     read_items,
 )
 from agentlightning.gateway.wires.responses_stream import ResponsesStream, finished_response
-from agentlightning.types import Json, Message, Tool
+from agentlightning.nouns import Json, Message, Tool
 
 _PATHS = re.compile(r"responses(/.*)?|conversations(/.*)?")
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 from agentlightning.gateway.wires.base import CallError, Choice, Conversation, EarlierReplies, Reply, WireRequest
 from agentlightning.gateway.wires.fields import arguments_text, bad, needed_text, shown
 from agentlightning.gateway.wires.round_trip import sealed, unsealed
-from agentlightning.types import FinishReason, Json, Message, ToolCall
+from agentlightning.nouns import FinishReason, Json, Message, ToolCall
 
 CALL = "resp_"
 CONVERSATION = "conv_"

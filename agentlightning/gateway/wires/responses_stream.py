@@ -17,8 +17,8 @@ from agentlightning.gateway.wires.responses_items import (
     reasoning_item,
     seals,
 )
+from agentlightning.nouns import FinishReason, Json, SamplingParams
 from agentlightning.templates.base import ParsedDelta
-from agentlightning.types import FinishReason, Json, SamplingParams
 
 _ECHOED = ("max_output_tokens", "metadata", "previous_response_id", "prompt_cache_key", "safety_identifier", "user")
 """Settings that a response repeats as they were asked for; null where they were not."""

@@ -14,7 +14,7 @@ from typing import Any, cast
 import orjson
 
 from agentlightning.gateway.wires.fields import arguments_text
-from agentlightning.types import Json
+from agentlightning.nouns import Json
 
 INVALID_JSON = "INVALID_JSON"
 """The only key of an object that stands for arguments which are none; its value is their text."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import cast
 
-from agentlightning.types import Json
+from agentlightning.nouns import Json
 
 _ROUNDS = 50
 """Rounds of the search. A chain of references that needs more is left to the library."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from agentlightning.errors import GrammarError
+from agentlightning.nouns import Json, Tool
 from agentlightning.templates import harmony
 from agentlightning.templates.base import Template
 from agentlightning.templates.formats import FUNCTION_GEMMA_QUOTE, GEMMA_QUOTE
@@ -22,7 +23,6 @@ from agentlightning.templates.grammar.infinite_schemas import is_infinite
 from agentlightning.templates.grammar.schemas import NAMED, VALUES, exact
 from agentlightning.templates.grammar.tool_arguments import Quoted, Tagged, arguments_rules, terminal, unanchored
 from agentlightning.templates.tagged_calls import CALL, CALL_END, CALLS, CALLS_END, SEPARATOR
-from agentlightning.types import Json, Tool
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from agentlightning.errors import GrammarError
+from agentlightning.nouns import Json
 from agentlightning.templates.arguments import local_reference
-from agentlightning.types import Json
 
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """Keywords whose values hold schemas by name."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agentlightning.errors import GrammarError
+from agentlightning.nouns import Json, Tool
 from agentlightning.templates.arguments import Types, as_json, kinds_of, local_reference, types_of
-from agentlightning.types import Json, Tool
 
 Words = Callable[..., str]
 """Fixed texts in a row as an expression: what is a token of its own as that token."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from agentlightning.agent.trained_agents import TrainedAgents, together
 from agentlightning.credit import credit_attempt
+from agentlightning.nouns import Call
 from agentlightning.text import clip, plural, printable
-from agentlightning.types import Call
 from agentlightning.views.dev.finding import Finding
 
 if TYPE_CHECKING:

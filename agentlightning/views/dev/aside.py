@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentlightning.credit.unused import WHY, unused_rewards
+from agentlightning.nouns import Call, CallStatus, Reason, Reward
 from agentlightning.records.causes import CACHE_OFF, causes_elsewhere
 from agentlightning.text import plural
-from agentlightning.types import Call, CallStatus, Reason, Reward
 from agentlightning.views.dev.finding import Finding
 
 if TYPE_CHECKING:

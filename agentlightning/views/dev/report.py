@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from agentlightning.agent.trained_agents import TrainedAgents, together
+from agentlightning.nouns import Call, Json, Reason, Reward
 from agentlightning.records.card import card
 from agentlightning.records.causes import causes_of_silence
 from agentlightning.records.ledger import count_cut, count_malformed
 from agentlightning.runners.report import SLOW_ENGINE, spent_by_engine
 from agentlightning.text import plural, printable
-from agentlightning.types import Call, Json, Reason, Reward
 from agentlightning.views.dev.agents import WIDTH, AgentLine, agent_lines, choices, list_agents, nameless, untrained
 from agentlightning.views.dev.aside import Facts, cached, elsewhere, ids, unused
 from agentlightning.views.dev.external import ExternalLine, external_lines, list_external

@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 
+from agentlightning.nouns import Json
 from agentlightning.text import one_line
-from agentlightning.types import Json
 from agentlightning.views.live.plain import PlainView
 from agentlightning.views.live.state import PATHS, summary
 from agentlightning.views.live.terminal import LiveView

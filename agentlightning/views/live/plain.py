@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
+from agentlightning.nouns import Json, Rollout, RunRecord
 from agentlightning.text import one_line, plural, printable, short_path
-from agentlightning.types import Json, Rollout, RunRecord
 from agentlightning.views.live.state import RunState, counts, pace_text, partial, score, step_line, summary
 from agentlightning.views.screen import Stream
 

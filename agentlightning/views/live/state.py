@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+from agentlightning.nouns import Json, Rollout, RunRecord
 from agentlightning.records.ledger import describe_external, outcome
 from agentlightning.text import duration, number, plural, short_path, small
-from agentlightning.types import Json, Rollout, RunRecord
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = "_.-~=+*#"

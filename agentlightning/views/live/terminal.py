@@ -16,8 +16,8 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from agentlightning.nouns import Json, Rollout, RunRecord
 from agentlightning.text import clip, duration, number, one_line, short_path, small
-from agentlightning.types import Json, Rollout, RunRecord
 from agentlightning.views.live.state import (
     ASCII_BLOCKS,
     BLOCKS,

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from agentlightning.errors import GrammarError
+from agentlightning.nouns import Tool
 from agentlightning.templates.grammar.infinite_schemas import is_infinite
 from agentlightning.templates.grammar.reply import reply_grammar
-from agentlightning.types import Tool
 from tests.templates.fixtures import template_of
 
 SELF = {"$ref": "#"}

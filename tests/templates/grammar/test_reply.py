@@ -16,12 +16,12 @@ from transformers import PreTrainedTokenizerFast
 
 from agentlightning.engines.grammar import Grammars, replay
 from agentlightning.errors import GrammarError
+from agentlightning.nouns import Json, Tool
 from agentlightning.templates import harmony
 from agentlightning.templates.base import Template
 from agentlightning.templates.formats import FORMATS, FUNCTION_GEMMA_QUOTE, GEMMA_QUOTE, read_whole
 from agentlightning.templates.grammar.reply import ANY_OBJECT, Reasoning, reasoning_of, reply_grammar
 from agentlightning.templates.tagged_calls import CALL, CALL_END, CALLS, CALLS_END, SEPARATOR
-from agentlightning.types import Json, Tool
 from tests.tiny import tiny_tokenizer
 
 TOKENS = {

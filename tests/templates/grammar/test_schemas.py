@@ -11,9 +11,9 @@ import pytest
 
 from agentlightning.engines.grammar import Grammars, replay
 from agentlightning.errors import GrammarError
+from agentlightning.nouns import Tool
 from agentlightning.templates import load_template
 from agentlightning.templates.grammar.reply import reply_grammar
-from agentlightning.types import Tool
 from tests.tiny import MERGES, tiny_tokenizer
 
 CAT = {

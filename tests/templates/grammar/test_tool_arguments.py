@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from agentlightning.errors import GrammarError
+from agentlightning.nouns import Json, Tool
 from agentlightning.templates.formats import FORMATS, read_whole
-from agentlightning.types import Json, Tool
 from tests.gateway.schemas import valid
 from tests.templates.grammar.test_reply import BY_ITSELF, TOKENS, Family
 

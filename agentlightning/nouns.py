@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-__path__: list[str] = []  # so that what is not in here is refused with its sentence (spellings/paths.py)
-
 Json = Any
 """A JSON value: None, bool, int, float, str, list or dict with string keys."""
 
