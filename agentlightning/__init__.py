@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from agentlightning.agent.calling import LitAgent, llm_rollout, prompt_rollout, rollout
     from agentlightning.agent.resources import LLM, Dataset, NamedResources, PromptTemplate, ProxyLLM
     from agentlightning.agent.rewards import emit_reward
+    from agentlightning.agent.rollouts import Attempt, Rollout, RolloutConfig
     from agentlightning.agent.task_files import load_tasks
+    from agentlightning.agent.triplets import Triplet
     from agentlightning.algorithms.grpo import GRPO
     from agentlightning.logs import configure_logger
-    from agentlightning.nouns import Attempt, Rollout
     from agentlightning.run.trainer import Trainer
     from agentlightning.settings.fields import RunConfig
     from agentlightning.views.result import FitResult
@@ -41,8 +42,10 @@ __all__ = [
     "PromptTemplate",
     "ProxyLLM",
     "Rollout",
+    "RolloutConfig",
     "RunConfig",
     "Trainer",
+    "Triplet",
     "__version__",
     "configure_logger",
     "emit_reward",
@@ -55,16 +58,18 @@ __all__ = [
 _HOME = {
     "GRPO": "algorithms.grpo",
     "LLM": "agent.resources",
-    "Attempt": "nouns",
+    "Attempt": "agent.rollouts",
     "Dataset": "agent.resources",
     "FitResult": "views.result",
     "LitAgent": "agent.calling",
     "NamedResources": "agent.resources",
     "PromptTemplate": "agent.resources",
     "ProxyLLM": "agent.resources",
-    "Rollout": "nouns",
+    "Rollout": "agent.rollouts",
+    "RolloutConfig": "agent.rollouts",
     "RunConfig": "settings.fields",
     "Trainer": "run.trainer",
+    "Triplet": "agent.triplets",
     "configure_logger": "logs",
     "emit_reward": "agent.rewards",
     "llm_rollout": "agent.calling",

@@ -18,9 +18,9 @@ from typing import Any, TypeVar, overload
 
 from agentlightning.agent.loading import AgentSource, find_source, import_source, parse_path
 from agentlightning.agent.resources import LLM, NamedResources
+from agentlightning.agent.rollouts import Rollout
 from agentlightning.errors import ConfigError
 from agentlightning.nouns import Json, Mode
-from agentlightning.text import LONGEST_NAME, clean_name
 
 KNOWN = ("llm", "resources", "prompt_template", "rollout", "tokenizer")
 """What an agent can be handed after its task, by parameter name."""
@@ -35,71 +35,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptView:
-    """The attempt an agent runs in. ``sequence_id`` counts from 1."""
-
-    attempt_id: str
-    sequence_id: int
-
-
-class _Marking:
-    """Where a running attempt's marks go. Not among the view's fields: what is shown, compared or pickled of a view is
-    who runs, not the way to its runner."""
-
-    __slots__ = ("_mark",)
-    _mark: Callable[[str], None]
-
-    def marks_go_to(self, mark: Callable[[str], None]) -> None:
-        """``mark`` is told the name of each agent that is marked as trainable from now on."""
-        object.__setattr__(self, "_mark", mark)
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutView(_Marking):
-    """The rollout an agent runs for, as its ``rollout`` parameter. ``input`` is the task; ``group`` is the number
-    of its group in the run, ``index`` its place in that; ``seed`` differs for every rollout of a run."""
-
-    rollout_id: str
-    input: Json
-    mode: Mode
-    attempt: AttemptView
-    group: int = 0
-    index: int = 0
-    seed: int = 0
-
-    @property
-    def id(self) -> str:
-        return self.rollout_id
-
-    @property
-    def task(self) -> Json:
-        return self.input
-
-    def mark_agent_as_trainable(self, agent: str) -> None:
-        """Has the calls of the agent of this name trained in this rollout, those it made before and those it makes
-        later.
-
-        The first mark leaves the other agents out, but for those that ``trained_agents`` names; each further one adds
-        an agent. It is recorded with the attempt's result, and works in the agent and in threads it started. Raises
-        ConfigError for what is no agent's name, and where no attempt runs.
-        """
-        mark = getattr(self, "_mark", None)
-        if mark is None:
-            raise ConfigError(
-                f"mark_agent_as_trainable({agent!r}) was called outside any attempt: call it on the rollout that the "
-                "agent is handed"
-            )
-        mark(_agent_name(agent))
-
-
-@dataclass(frozen=True, slots=True)
 class Handed:
     """Everything one attempt can hand to its agent."""
 
     task: Json
     llm: LLM
     resources: NamedResources
-    rollout: RolloutView
+    rollout: Rollout
 
     def get(self, name: str) -> Any:
         """The value for a parameter. Raises ConfigError for a prompt template that the resources do not hold."""
@@ -362,16 +304,6 @@ def check_pattern(pattern: object, where: str) -> str:
     return pattern
 
 
-def _agent_name(name: object) -> str:
-    kept = name.strip() if isinstance(name, str) else ""
-    if not kept or clean_name(kept) != kept:
-        raise ConfigError(
-            f"mark_agent_as_trainable({name!r:.60}): expected the name that an agent's calls are recorded under, one "
-            f"line of text without '/', at most {LONGEST_NAME} characters"
-        )
-    return kept
-
-
 def _check_callable(obj: object, name: str) -> None:
     if not callable(obj):
         raise ConfigError(
@@ -462,7 +394,6 @@ __all__ = [
     "Handed",
     "LitAgent",
     "Method",
-    "RolloutView",
     "as_agent",
     "llm_rollout",
     "make_agent",

@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from agentlightning.agent.resources import LLM, Dataset, NamedResources, PromptTemplate, ProxyLLM
-from agentlightning.nouns import Attempt, Rollout
+from agentlightning.agent.rollouts import Attempt, Rollout, RolloutConfig
+from agentlightning.agent.triplets import Triplet
 
-__all__ = ["LLM", "Attempt", "Dataset", "NamedResources", "PromptTemplate", "ProxyLLM", "Rollout"]
+__all__ = [
+    "LLM",
+    "Attempt",
+    "Dataset",
+    "NamedResources",
+    "PromptTemplate",
+    "ProxyLLM",
+    "Rollout",
+    "RolloutConfig",
+    "Triplet",
+]

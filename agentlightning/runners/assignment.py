@@ -8,12 +8,14 @@ It knows no store and no gateway.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, cast
 
-from agentlightning.agent.calling import AttemptView, Handed, RolloutView
+from agentlightning.agent.calling import Handed
 from agentlightning.agent.resources import LLM, MAIN, ExternalLLM, NamedResources, ProxyLLM
+from agentlightning.agent.rollouts import Attempt, Rollout, RolloutConfig
 from agentlightning.nouns import Json, Mode
 
 MarkTrainable = Callable[[str], None]
@@ -47,25 +49,32 @@ class Assignment:
     for it, what the agent is handed besides, and durations. ``seconds_left`` is how long the agent may run,
     ``lease_seconds`` how long a runner may give no sign of life."""
 
-    rollout: RolloutView
+    rollout: Rollout
     endpoint: Endpoint
     sampling: Mapping[str, Json] = field(default_factory=dict[str, Json])
     resources: NamedResources = field(default_factory=NamedResources)
     seconds_left: float = 300.0
     lease_seconds: float = 60.0
 
+    def __post_init__(self) -> None:
+        assert self.rollout.attempt is not None and self.rollout.mode is not None
+
+    @property
+    def attempt(self) -> Attempt:
+        return cast(Attempt, self.rollout.attempt)
+
     @property
     def attempt_id(self) -> str:
-        return self.rollout.attempt.attempt_id
+        return self.attempt.attempt_id
 
     @property
     def mode(self) -> Mode:
-        return self.rollout.mode
+        return Mode(self.rollout.mode)
 
     @property
     def seed(self) -> int:
         """What the agent draws from: another try draws anew."""
-        return self.rollout.seed + self.rollout.attempt.sequence_id
+        return self.rollout.seed + self.attempt.sequence_id
 
     def reached_at(self, address: str) -> Assignment:
         """The same, for somebody who reaches the gateway at ``address``."""
@@ -74,7 +83,7 @@ class Assignment:
     def to_json(self) -> dict[str, Json]:
         rollout = {each.name: getattr(self.rollout, each.name) for each in fields(self.rollout)}
         return {
-            "rollout": {**rollout, "mode": str(self.mode), "attempt": asdict(self.rollout.attempt)},
+            "rollout": {**rollout, "config": asdict(self.rollout.config), "attempt": asdict(self.attempt)},
             "endpoint": asdict(self.endpoint),
             "sampling": dict(self.sampling),
             "resources": self.resources.to_json(),
@@ -85,9 +94,9 @@ class Assignment:
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Assignment:
         rollout: dict[str, Any] = dict(value["rollout"])
-        rollout.update(mode=Mode(rollout["mode"]), attempt=AttemptView(**rollout["attempt"]))
+        rollout.update(config=RolloutConfig(**rollout["config"]), attempt=Attempt(**rollout["attempt"]))
         return cls(
-            RolloutView(**rollout),
+            Rollout(**rollout),
             Endpoint(**value["endpoint"]),
             value["sampling"],
             NamedResources.from_json(value["resources"]),
@@ -126,7 +135,8 @@ class Assignment:
         )
         resources.setdefault(MAIN, llm)
         task = copy.deepcopy(self.rollout.input)  # an agent may change its task; a grader must not see that
-        view = replace(self.rollout, input=task)
+        now = time.time()  # of the machine that the agent runs on: no clock's times travel
+        view = replace(self.rollout, input=task, start_time=now, attempt=replace(self.attempt, start_time=now))
         if mark is not None:
             view.marks_go_to(mark)
         return Handed(task, llm, resources, view)
@@ -149,7 +159,8 @@ class Assignment:
 
 def placeholder(url: str = "", name: str = "") -> Assignment:
     """An assignment of no attempt, for what has to look like one's surroundings."""
-    return Assignment(RolloutView("", None, Mode.DEV, AttemptView(name, 1)), Endpoint("", name, name, url))
+    rollout = Rollout(rollout_id="", mode=Mode.DEV, attempt=Attempt(attempt_id=name))
+    return Assignment(rollout, Endpoint("", name, name, url))
 
 
 ENDPOINT_VARIABLES = frozenset(placeholder().environment())

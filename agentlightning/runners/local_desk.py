@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from agentlightning.agent.calling import NO_TEMPLATE, AgentSpec, AttemptView, RolloutView
+from agentlightning.agent.calling import NO_TEMPLATE, AgentSpec
 from agentlightning.agent.resources import NamedResources
+from agentlightning.agent.rollouts import Attempt as AttemptView
+from agentlightning.agent.rollouts import Rollout as RolloutView
+from agentlightning.agent.rollouts import RolloutConfig
 from agentlightning.errors import ConfigError, LeaseLost, StoreError
 from agentlightning.nouns import Attempt, Failure, Json, Mode, Reason, Rollout
 from agentlightning.records.attempts import AttemptReport
@@ -256,21 +259,38 @@ class LocalDesk:
         sampling = self._sampling_of(rollout.mode)
         endpoint = await self._gateway.open(rollout, attempt, sampling=sampling, resources=resources)
         return Assignment(
-            RolloutView(
-                rollout_id=rollout.id,
-                input=rollout.task,
-                mode=rollout.mode,
-                attempt=AttemptView(attempt.id, attempt.number),
-                group=rollout.group,
-                index=rollout.index,
-                seed=rollout.seed,
-            ),
+            self._view(rollout, attempt),
             Endpoint(urlsplit(endpoint.root_url).path, endpoint.key, endpoint.model),
             sampling=_handed_sampling(sampling),
             # As they are recorded, so that no key and no endpoint of an external model comes near the agent.
             resources=NamedResources.from_json(resources),
             seconds_left=self.config.deadline,
             lease_seconds=self.config.lease,
+        )
+
+    def _view(self, rollout: Rollout, attempt: Attempt) -> RolloutView:
+        """What its agent is told of it."""
+        return RolloutView(
+            rollout_id=rollout.id,
+            input=rollout.task,
+            mode=rollout.mode,
+            resources_id=str(rollout.resources_version),
+            status="running",
+            config=RolloutConfig(
+                timeout_seconds=self.config.deadline,
+                unresponsive_seconds=self.config.lease,
+                max_attempts=self.config.max_attempts,
+            ),
+            attempt=AttemptView(
+                rollout_id=rollout.id,
+                attempt_id=attempt.id,
+                sequence_id=attempt.number,
+                status="running",
+                worker_id=attempt.runner_id,
+            ),
+            group=rollout.group,
+            index=rollout.index,
+            seed=rollout.seed,
         )
 
     def _is_stopped(self, attempt: _Open) -> bool:

@@ -319,7 +319,7 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "Triplets and spans",
         "return a number from the agent, or call emit_reward: the endpoint records the tokens as a trace tree",
-        "Triplet Triplets Span Spans SpanNames SpanLike OtelResource reward find_final_reward find_reward_spans "
+        "Triplets Span Spans SpanNames SpanLike OtelResource reward find_final_reward find_reward_spans "
         "get_reward_value operation",
     ),
     Absent(
@@ -337,7 +337,7 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "Settings of one rollout",
         "deadlines and attempts are settings of the run: runner.deadline, runner.max_attempts",
-        "RolloutConfig timeout_seconds unresponsive_seconds retry_condition",
+        "timeout_seconds unresponsive_seconds retry_condition",
         synonym=True,
     ),
     Absent(

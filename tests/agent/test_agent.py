@@ -11,8 +11,9 @@ import textwrap
 import pytest
 
 from agentlightning import LLM, LitAgent, NamedResources, PromptTemplate, llm_rollout, prompt_rollout, rollout
-from agentlightning.agent.calling import AgentSpec, AttemptView, Handed, RolloutView, as_agent
+from agentlightning.agent.calling import AgentSpec, Handed, as_agent
 from agentlightning.agent.loading import load_object
+from agentlightning.agent.rollouts import Attempt, Rollout
 from agentlightning.errors import ConfigError
 from agentlightning.nouns import Mode
 
@@ -20,7 +21,7 @@ LLM_HANDED = LLM(endpoint="http://x/v1", model="m")
 
 
 def handed(task="task", **resources):
-    view = RolloutView("r1", task, Mode.TRAIN, AttemptView("r1.1", 1))
+    view = Rollout(rollout_id="r1", input=task, mode=Mode.TRAIN, attempt=Attempt(attempt_id="r1.1"))
     return Handed(task, LLM_HANDED, NamedResources(main_llm=LLM_HANDED, **resources), view)
 
 

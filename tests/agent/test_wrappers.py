@@ -12,14 +12,18 @@ from typing import Any
 import pytest
 
 from agentlightning import rollout
-from agentlightning.agent.calling import AttemptView, Handed, RolloutView, make_agent
+from agentlightning.agent.calling import Handed, make_agent
 from agentlightning.agent.resources import LLM, NamedResources
+from agentlightning.agent.rollouts import Attempt, Rollout
 from agentlightning.errors import ConfigError
 from agentlightning.nouns import Mode
 
 LLM_HANDED = LLM(endpoint="http://127.0.0.1:1/v1", model="m")
 HANDED = Handed(
-    "the task", LLM_HANDED, NamedResources(), RolloutView("r", "the task", Mode.TRAIN, AttemptView("r.1", 1))
+    "the task",
+    LLM_HANDED,
+    NamedResources(),
+    Rollout(rollout_id="r", input="the task", mode=Mode.TRAIN, attempt=Attempt(attempt_id="r.1")),
 )
 
 
@@ -78,7 +82,7 @@ async def agent_async(task: Any, llm: LLM) -> Any:
     return task, llm.model
 
 
-def agent_by_place(task: Any, llm: LLM, /, *, rollout: RolloutView) -> Any:
+def agent_by_place(task: Any, llm: LLM, /, *, rollout: Rollout) -> Any:
     return task, llm.model if rollout.id == "r" else None
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentlightning.agent.calling import AttemptView, RolloutView
 from agentlightning.agent.resources import LLM
+from agentlightning.agent.rollouts import Attempt, Rollout
 from agentlightning.errors import AgentLightningError, RunFailed
 from agentlightning.nouns import Failure, Mode, Reason, Status
 from agentlightning.runners.assignment import Assignment, Endpoint
@@ -22,7 +22,7 @@ from tests.runners import agents, graders
 
 
 def assignment(name: str, lease_seconds: float = 60.0) -> Assignment:
-    view = RolloutView(name, {"q": name}, Mode.TRAIN, AttemptView(f"{name}.1", 1))
+    view = Rollout(rollout_id=name, input={"q": name}, mode=Mode.TRAIN, attempt=Attempt(attempt_id=f"{name}.1"))
     return Assignment(view, Endpoint(f"/a/{name}", name, "m"), seconds_left=5.0, lease_seconds=lease_seconds)
 
 

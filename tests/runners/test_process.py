@@ -240,7 +240,8 @@ def test_no_process_outlives_a_runner_that_is_killed(tmp_path, kind):
     pids = tmp_path / "pids"
     script = f"""
         import asyncio, sys
-        from agentlightning.agent.calling import AttemptView, RolloutView, as_agent
+        from agentlightning.agent.calling import as_agent
+        from agentlightning.agent.rollouts import Attempt, Rollout
         from agentlightning.runners import check
         from agentlightning.runners.assignment import Assignment, Endpoint
         from agentlightning.runners.process import ProcessIsolation
@@ -252,7 +253,7 @@ def test_no_process_outlives_a_runner_that_is_killed(tmp_path, kind):
             spec = as_agent("{FILE}:hangs_with_children")
             isolation = ProcessIsolation(spec.source, spec.name, {{}}, check.new_launcher())
             await isolation.start()
-            view = RolloutView("r", {{"pids": "{pids}"}}, Mode.DEV, AttemptView("r.1", 1))
+            view = Rollout(rollout_id="r", input={{"pids": "{pids}"}}, mode=Mode.DEV, attempt=Attempt(attempt_id="r.1"))
             assignment = Assignment(view, Endpoint("", "k", "m", "http://127.0.0.1:9"), seconds_left=60)
             await isolation.run(assignment, OutputLog(), lambda name: None, stop=asyncio.Event())
         asyncio.run(main())
@@ -310,7 +311,7 @@ def test_a_script_runs_its_own_agent_in_processes_and_without_a_guard_is_told_so
     script = tmp_path / "train.py"
     text = """
         import asyncio
-        from agentlightning.agent.calling import AttemptView, RolloutView, as_agent
+        from agentlightning.agent.calling import as_agent
         from agentlightning.runners.check import check_agent
         def agent(task, llm):
             return 1.0

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from agentlightning.agent.calling import AttemptView, RolloutView
+from agentlightning.agent import rollouts as views
 from agentlightning.nouns import Attempt, Failure, Mode, Reason, Reward, Rollout, Status
 from agentlightning.records.usage import AttemptUsage, EngineUse, ExternalUsage
 from agentlightning.runners.assignment import Assignment, Endpoint
@@ -256,7 +256,8 @@ def test_an_assignment_survives_the_way_between_processes():
     from agentlightning.agent.resources import ExternalLLM, NamedResources, PromptTemplate
 
     resources = NamedResources(judge=ExternalLLM(model="j"), p=PromptTemplate("{q}"), n=1)
-    view = RolloutView("r", {"q": 1}, Mode.TRAIN, AttemptView("r.1", 1), 2, 3, 4)
+    of_attempt = {"mode": Mode.TRAIN, "attempt": views.Attempt(attempt_id="r.1")}
+    view = views.Rollout(rollout_id="r", input={"q": 1}, **of_attempt, group=2, index=3, seed=4)
     endpoint = Endpoint("/a/key", "key", "m", "http://b")
     assignment = Assignment(view, endpoint, {"temperature": 1.0}, resources, seconds_left=7.5, lease_seconds=2.0)
     assert Assignment.from_json(json.loads(json.dumps(assignment.to_json()))) == assignment

@@ -22,8 +22,7 @@ from agentlightning.spellings.paths import ELSEWHERE, MODULES, why_no_module
 
 PROGRAMS = """\
 from agentlightning import VERL
-from agentlightning import Triplet
-from agentlightning import Span, RolloutConfig
+from agentlightning import Span
 from agentlightning import rollout, LitAgent, Trainer, emit_annotation
 from agentlightning import emit_message
 from agentlightning import emit_object
@@ -60,7 +59,6 @@ from agentlightning.tracer import get_last_trace
 from agentlightning.tracer.agentops import AgentOpsTracer
 from agentlightning.tracer.triplet import TripletExporter
 from agentlightning.adapter import TracerTraceToTriplet, TraceToMessages
-from agentlightning.types import Triplet
 from agentlightning.types import Rollout, RolloutRawResult
 from agentlightning.types import Span
 from agentlightning.litagent import LitAgent
@@ -152,7 +150,7 @@ def test_an_attribute_that_is_absent_says_so_and_does_not_count_as_there() -> No
 
 
 def test_who_only_looks_for_a_module_gets_no_error() -> None:
-    for name in ("agentlightning.verl", "agentlightning.tracer.agentops", "agentlightning.types.Triplet"):
+    for name in ("agentlightning.verl", "agentlightning.tracer.agentops", "agentlightning.types.Task"):
         spec = find_spec(name)
         assert spec is not None and spec.origin is None and not spec.submodule_search_locations, name
     assert find_spec("agentlightning.no_such") is None and find_spec("no_such_at_all") is None
