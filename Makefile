@@ -1,5 +1,6 @@
 # demo: train the calculator agent   test: all tests   check: lint, types, import rules   bench: the figures   clean
 # test-frameworks: agent frameworks as they are, each in an environment of its own; writes docs/frameworks.md (not part of test)
+# test-examples: each example small, in an environment of its own with its frameworks (not part of test)
 # test-conformance: other people's suites against a gateway, each in an environment of its own (not part of test)
 # test-families: the tests of chat templates on real tokenizers of public model families (not part of test)
 # PYTHON chooses the interpreter (3.11 to 3.13); one that is named gets an environment of its own.
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 WORKERS ?= 2
 
-.PHONY: demo test test-conformance test-frameworks test-families check format bench bench-trl clean
+.PHONY: demo test test-examples test-conformance test-frameworks test-families check format bench bench-trl clean
 .DEFAULT_GOAL := test
 
 $(VENV)/.demo: pyproject.toml constraints.txt scripts/venv.sh
@@ -37,6 +38,10 @@ test: $(VENV)/.dev
 # Downloads each framework. ARGS="strands litellm" runs some of them, ARGS="strands --keep" keeps the environment.
 test-frameworks: $(VENV)/.dev
 	@$(BIN)/python -m tests.frameworks $(ARGS)
+
+# Downloads what each example needs. ARGS="calculator" runs some of them, ARGS="calculator --keep" keeps the environment.
+test-examples: $(VENV)/.dev
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.examples $(ARGS)
 
 # Downloads each suite. ARGS="langchain" runs some of them, ARGS="langchain --keep" keeps the environment.
 test-conformance: $(VENV)/.dev

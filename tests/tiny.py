@@ -68,7 +68,9 @@ LETTERS = "abcdefgh"
 """The letters that the learning task shows."""
 
 
-def tiny_tokenizer(merges: Sequence[tuple[str, str]] = (), template: str = CHATML) -> PreTrainedTokenizerFast:
+def tiny_tokenizer(
+    merges: Sequence[tuple[str, str]] = (), template: str = CHATML, context: int = CONTEXT
+) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer: 256 bytes, three control tokens, and a token per merge (``MERGES`` for some). Its end
     of turn is <|im_end|>."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -76,7 +78,7 @@ def tiny_tokenizer(merges: Sequence[tuple[str, str]] = (), template: str = CHATM
     core = Tokenizer(models.BPE(vocab=vocab, merges=list(merges)))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = decoders.ByteLevel()
-    return _wrap(core, template)
+    return _wrap(core, template, context)
 
 
 def letters_tokenizer() -> PreTrainedTokenizerFast:
@@ -90,27 +92,29 @@ def letters_tokenizer() -> PreTrainedTokenizerFast:
     return _wrap(core, PLAIN_CHATML)
 
 
-def _wrap(core: Tokenizer, template: str) -> PreTrainedTokenizerFast:
+def _wrap(core: Tokenizer, template: str, context: int = CONTEXT) -> PreTrainedTokenizerFast:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         additional_special_tokens=["<|im_start|>"],
         clean_up_tokenization_spaces=False,
-        model_max_length=CONTEXT,
+        model_max_length=context,
     )
     tokenizer.chat_template = template
     return tokenizer
 
 
-def tiny_model(seed: int = 0, dtype: torch.dtype | None = None, vocab_size: int = 272) -> LlamaForCausalLM:
+def tiny_model(
+    seed: int = 0, dtype: torch.dtype | None = None, vocab_size: int = 272, context: int = CONTEXT
+) -> LlamaForCausalLM:
     """A 2-layer Llama of hidden size 64 (91k parameters) on the CPU, float32, in evaluation mode; its context holds
-    2,048 tokens.
+    ``context`` tokens.
 
     The same seed gives the same weights whatever was drawn before, and leaves torch's own generator as it was. As in
     many released models the vocabulary is padded: ids from ``len(tokenizer)`` up can be sampled and have no text.
     """
-    return _llama(seed, dtype, vocab_size, tie=True)
+    return _llama(seed, dtype, vocab_size, tie=True, context=context)
 
 
 def letters_model(seed: int = 0, dtype: torch.dtype | None = None) -> LlamaForCausalLM:
@@ -118,7 +122,9 @@ def letters_model(seed: int = 0, dtype: torch.dtype | None = None) -> LlamaForCa
     return _llama(seed, dtype, 40, tie=False)
 
 
-def _llama(seed: int, dtype: torch.dtype | None, vocab_size: int, *, tie: bool) -> LlamaForCausalLM:
+def _llama(
+    seed: int, dtype: torch.dtype | None, vocab_size: int, *, tie: bool, context: int = CONTEXT
+) -> LlamaForCausalLM:
     import torch
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
@@ -130,7 +136,7 @@ def _llama(seed: int, dtype: torch.dtype | None, vocab_size: int, *, tie: bool) 
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=context,
         tie_word_embeddings=tie,
         bos_token_id=None,
         eos_token_id=end,
@@ -143,10 +149,10 @@ def _llama(seed: int, dtype: torch.dtype | None, vocab_size: int, *, tie: bool) 
     return model.to(dtype or torch.float32).eval()
 
 
-def save_tiny(folder: str | Path, seed: int = 0, dtype: torch.dtype | None = None) -> Path:
+def save_tiny(folder: str | Path, seed: int = 0, dtype: torch.dtype | None = None, context: int = CONTEXT) -> Path:
     """Writes the tiny model and its tokenizer as a Hugging Face folder and returns it."""
-    tiny_model(seed, dtype).save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
+    tiny_model(seed, dtype, context=context).save_pretrained(folder)
+    tiny_tokenizer(context=context).save_pretrained(folder)
     return Path(folder)
 
 

@@ -2,6 +2,7 @@
 
 python examples/calculator/train.py                      # what `make demo` runs
 python examples/calculator/train.py --seed 1 --steps 4
+python examples/calculator/train.py --debug              # a few rollouts, nothing trained, and all that was recorded
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from pathlib import Path
 
 from agent import calculator
 from tasks import problems
@@ -24,11 +26,9 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def train(model: str, *, seed: int = 0, steps: int = 10, val: int = 200, output_dir: str = "runs") -> FitResult:
-    """Trains on up to ``steps`` x 6 problems, 8 rollouts each, until a step's mean reward is 0.95; scores ``val``
-    held-out ones greedily before and after."""
-    train_tasks, val_tasks = problems(val=val, seed=seed)
-    trainer = Trainer(
+def make_trainer(model: str, *, seed: int = 0, steps: int = 10, output_dir: str = "runs") -> Trainer:
+    """Of up to ``steps`` x 6 problems, 8 rollouts each, until a step's mean reward is 0.95."""
+    return Trainer(
         algorithm=GRPO(group_size=8, tasks_per_step=6),
         model=model,
         n_runners=48,
@@ -41,7 +41,6 @@ def train(model: str, *, seed: int = 0, steps: int = 10, val: int = 200, output_
         sampling={"temperature": 1.0, "max_tokens": 32},
         evaluation={"max_tokens": 32},
     )
-    return trainer.fit(calculator, train_tasks, val_dataset=val_tasks)
 
 
 async def conversations(result: FitResult, model: str) -> list[str]:
@@ -82,9 +81,24 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="at most this many")
     parser.add_argument("--val", type=int, default=200, help="held-out problems")
     parser.add_argument("--output-dir", default="runs")
+    parser.add_argument("--debug", action="store_true", help="train nothing: three rollouts and what was recorded")
+    parser.add_argument("--small", action="store_true", help="one step and two held-out problems")
+    parser.add_argument("--record", action="store_true", help="write what came of it into result.json")
     options = parser.parse_args()
+    if options.small:
+        options.steps, options.val = 1, 2
     model = options.model or str(make("smollm2", say))
-    result = train(model, seed=options.seed, steps=options.steps, val=options.val, output_dir=options.output_dir)
+    trainer = make_trainer(model, seed=options.seed, steps=options.steps, output_dir=options.output_dir)
+    train_tasks, val_tasks = problems(val=options.val, seed=options.seed)
+    if options.debug:
+        trainer.dev(calculator, train_tasks)
+        return
+    result = trainer.fit(calculator, train_tasks, val_dataset=val_tasks)
+    if options.record:
+        sys.path.append(str(Path(__file__).parents[1]))
+        from recorded import record
+
+        say(f"recorded in {record(Path(__file__).parent, result, seed=options.seed)}")
     for title, text in zip(("before", "after"), asyncio.run(conversations(result, model)), strict=False):
         indented = "\n".join(f"    {line}" for line in text.splitlines() if line)
         print(f"\na conversation {title} {indented.lstrip()}")
