@@ -54,7 +54,7 @@ def _run(example: Path, result: FitResult, seed: int) -> dict[str, Any]:
     ledger = result.ledger.check()
     return {
         "seed": seed,
-        "arguments": [word for word in sys.argv[1:] if word != "--record"],
+        "arguments": _arguments(sys.argv[1:]),
         "before": _score(result.before),
         "after": _score(result.after),
         "curve": [round(line["reward"], 4) for line in result.history],
@@ -64,6 +64,17 @@ def _run(example: Path, result: FitResult, seed: int) -> dict[str, Any]:
         "machine": _machine(),
         "versions": _versions(example),
     }
+
+
+def _arguments(words: list[str]) -> list[str]:
+    """What the program was called with, without where it wrote to and where its model lies."""
+    told: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        if before == "--model":
+            told.append(Path(word).name)
+        elif word not in ("--record", "--output-dir") and before != "--output-dir":
+            told.append(word)
+    return told
 
 
 def _score(evaluation: Any) -> dict[str, Any] | None:

@@ -88,6 +88,11 @@ def test_a_record_keeps_other_seeds_of_the_same_files_and_drops_those_of_others(
     assert [run["curve"] for run in json.loads(path.read_text())["runs"]] == [[0.5]]
 
 
+def test_a_record_holds_no_path_of_the_machine() -> None:
+    words = ["--model", "/home/me/smollm2", "--seed", "1", "--output-dir", "/tmp/out", "--record"]
+    assert recorded._arguments(words) == ["--model", "smollm2", "--seed", "1"]
+
+
 def test_a_run_without_whole_calls_or_with_a_ledger_that_does_not_add_up_is_seen() -> None:
     from agentlightning.records.ledger import Ledger
 
