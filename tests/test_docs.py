@@ -192,6 +192,8 @@ def test_the_options_that_the_pages_name_alone_are_those_of_a_command() -> None:
         "--help",
         "--debug",
     }
+    for program in (ROOT / "examples").glob("*/train.py"):
+        known |= set(re.findall(r'"(--[a-z][a-z-]*)"', program.read_text()))
     named = [
         each
         for page in PAGES
