@@ -268,8 +268,26 @@ class External:
 
 
 GIVEN = "given"
-"""The wire of a call that came from no API: a triplet that the user handed in, whose reply matches no recorded call. It
-is stored like any other call; the node of its reply is no sampled one, since nobody knows its logprobs."""
+"""The wire of a call that came from no API: a triplet that the agent returned, whose tokens are those of no recorded
+call. It is stored like any other call, with the branch ``given`` and one sample, whose single node is no sampled one,
+since nobody knows its logprobs: those are the tokens that the user gave as a target."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTriplet:
+    """A triplet that an agent returned: the tokens of a prompt and of a reply to it, none of them empty, and what the
+    reply is worth. ``reward`` is None where the agent says nothing of it. ``metadata`` is the agent's own JSON."""
+
+    prompt_ids: array[int]
+    response_ids: array[int]
+    reward: float | None = None
+    metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+    @property
+    def agent(self) -> str | None:
+        """The name of the agent that made the reply, where the metadata has one as ``agent_name``."""
+        name = self.metadata.get("agent_name")
+        return name if isinstance(name, str) and name else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +303,7 @@ class Call:
     ``branch`` says how its prompt relates to the tree: ``root`` (the attempt's first), ``continued`` (extends a
     recorded sample), ``forked`` (same prompt as an earlier call, or an earlier turn replayed), or the reason why no
     sample could be continued: ``new`` (another conversation), ``edited``, ``compacted``, ``tools_changed``,
-    ``kwargs_changed``, ``template``.
+    ``kwargs_changed``, ``template``. One of wire ``given`` has the branch ``given``.
     """
 
     id: str
@@ -389,7 +407,12 @@ class Attempt:
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
     """What a runner reports when an attempt ended: either ``rewards`` whose last ``final`` entry counts, or a
-    ``failure``. ``marked`` are the names of the agents that it marked as trainable, in the order of the marks."""
+    ``failure``. ``marked`` are the names of the agents that it marked as trainable, in the order of the marks.
+
+    ``given_calls`` are calls of wire ``given`` with their ``given_nodes``, recorded with the end of the attempt or not
+    at all; ``rewards`` may name them. Their indexes follow each other, and those of the attempt's own calls: where
+    another call has been recorded meanwhile, the store moves them all behind it.
+    """
 
     status: Status
     reward: float | None = None
@@ -397,6 +420,8 @@ class AttemptResult:
     output: Json = None
     rewards: tuple[Reward, ...] = ()
     marked: tuple[str, ...] = ()
+    given_calls: tuple[Call, ...] = ()
+    given_nodes: tuple[Node, ...] = ()
 
 
 class RunStatus(StrEnum):

@@ -127,7 +127,8 @@ class Store(Protocol):
         ...
 
     async def finish(self, attempt_id: str, result: AttemptResult) -> Rollout:
-        """Ends the attempt, appends ``result.rewards`` and ends its rollout, in one transaction.
+        """Ends the attempt, records the calls that were given with their nodes, appends ``result.rewards`` and ends its
+        rollout, in one transaction. Raises StoreError for a given call or node that cannot be recorded.
 
         Reporting the same attempt a second time changes nothing. Raises LeaseLost when the attempt was ended by
         something else.

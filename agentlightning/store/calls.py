@@ -6,20 +6,23 @@ Inserting a call is a backend's, since a reply waits for it (sqlite/inserts.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from agentlightning.errors import RewardRefused, StoreError
-from agentlightning.nouns import Call, CallStatus, Node, Reward, Status
+from agentlightning.nouns import GIVEN, Call, CallStatus, Node, Reward, Status
 from agentlightning.store.dialect import upsert
 from agentlightning.store.rows import Params, to_call, to_node, to_reward
 from agentlightning.store.schema import attempts, calls, nodes, rewards
 
 Recorded = tuple[Params, Sequence[Params]]
 """A call and the nodes it added."""
+
+Given = tuple[Sequence[Params], Sequence[Params]]
+"""Calls of wire ``given`` and all their nodes."""
 
 
 def replace(connection: Connection, call: Params, added: Sequence[Params]) -> None:
@@ -96,28 +99,66 @@ def add_reward(connection: Connection, reward: Params) -> None:
     add_rewards(connection, [{**reward, "late": Status(attempt.status).final}])
 
 
+def add_given(connection: Connection, attempt_id: str, added: Sequence[Params], their_nodes: Sequence[Params]) -> None:
+    """Records calls of wire ``given`` after all that the attempt has."""
+    if not added:
+        return
+    if strange := next((call for call in added if (call["attempt_id"], call["wire"]) != (attempt_id, GIVEN)), None):
+        raise StoreError(
+            f"call {strange['id']} of attempt {strange['attempt_id']}, wire {strange['wire']!r}, was reported as given "
+            f"with attempt {attempt_id}"
+        )
+    # A call may have been recorded since these were numbered: one that was refused because the attempt is at its end.
+    last = connection.execute(select(func.max(calls.c.index)).where(calls.c.attempt_id == attempt_id)).scalar()
+    moved = max(0, (-1 if last is None else last) + 1 - min(call["index"] for call in added))
+    try:
+        connection.execute(insert(calls), [{**call, "index": call["index"] + moved} for call in added])
+    except IntegrityError as error:
+        raise StoreError(f"the calls given with attempt {attempt_id} cannot be recorded: {error.orig}") from error
+    rows = [{**node, "call_index": node["call_index"] + moved} for node in their_nodes]
+    try:
+        if rows:
+            connection.execute(insert(nodes), rows)
+    except IntegrityError as error:
+        raise refused(added[0], str(error)) from error
+
+
 def add_rewards(connection: Connection, rows: Sequence[Params]) -> None:
     """Adds rewards of attempts that exist. Raises RewardRefused for one that names what its attempt has not."""
+    made: dict[str, _Made] = {}
     for row in rows:
-        _check_target(connection, row)
+        if (row["call_id"], row["agent"], row["tool_call_id"]) == (None, None, None):
+            continue
+        attempt_id = row["attempt_id"]
+        if attempt_id not in made:
+            made[attempt_id] = _made(connection, attempt_id)
+        _check_target(row, made[attempt_id])
     if rows:
         connection.execute(insert(rewards), list(rows))
 
 
-def _check_target(connection: Connection, reward: Params) -> None:
+_Made = Mapping[str, tuple[str | None, str]]
+"""An attempt's calls: the agent and the samples, as stored, by id."""
+
+
+def _made(connection: Connection, attempt_id: str) -> _Made:
+    wanted = select(calls.c.id, calls.c.agent, calls.c.agent_set, calls.c.samples).where(
+        calls.c.attempt_id == attempt_id
+    )
+    return {
+        call.id: (call.agent if call.agent_set is None else call.agent_set, call.samples)
+        for call in connection.execute(wanted)
+    }
+
+
+def _check_target(reward: Params, made: _Made) -> None:
     """The call, agent and tool call that a reward names have to be of its attempt, and go together."""
     id, agent, tool_call = reward["call_id"], reward["agent"], reward["tool_call_id"]
-    if id is None and agent is None and tool_call is None:
-        return
-    made = select(calls.c.id, calls.c.agent, calls.c.agent_set, calls.c.samples).where(
-        calls.c.attempt_id == reward["attempt_id"]
-    )
+    for maker, samples in made.values() if id is None else [made[id]] if id in made else []:
+        if agent in (None, maker) and (tool_call is None or tool_call in _tool_calls(samples)):
+            return
     names = [(id, f"call {id}"), (agent, f"call of agent {agent!r}"), (tool_call, f"tool call {tool_call!r}")]
     wanted = " and ".join(text for value, text in names if value is not None)
-    for call in connection.execute(made):
-        of_agent = agent is None or agent == (call.agent if call.agent_set is None else call.agent_set)
-        if id in (None, call.id) and of_agent and (tool_call is None or tool_call in _tool_calls(call.samples)):
-            return
     raise RewardRefused(f"reward {reward['name']!r} was refused: attempt {reward['attempt_id']} has no {wanted}")
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Column, ColumnElement, Connection, RowMapping, func, inse
 
 from agentlightning.errors import LeaseLost, StoreError
 from agentlightning.nouns import Attempt, Failure, Mode, Reason, Rollout, Status
-from agentlightning.store.calls import add_rewards
+from agentlightning.store.calls import Given, add_given, add_rewards
 from agentlightning.store.dialect import among, upsert
 from agentlightning.store.rows import Params, failed_params, failure_params, to_attempt, to_rollout
 from agentlightning.store.runs import require_run
@@ -124,9 +124,14 @@ def score(connection: Connection, attempt_id: str, result: Params, until: float)
 
 
 def finish(
-    connection: Connection, attempt_id: str, result: Params, reward_rows: Sequence[Params], now: float
+    connection: Connection,
+    attempt_id: str,
+    result: Params,
+    reward_rows: Sequence[Params],
+    now: float,
+    given: Given = ((), ()),
 ) -> Rollout:
-    """Ends the attempt and its rollout alike, and appends the rewards."""
+    """Ends the attempt and its rollout alike, records what was given with it, and appends the rewards."""
     kept = {name for name in ("output", "marked") if result[name] is None}  # what was said before it was scored
     ended = {name: value for name, value in result.items() if name != "reward" and name not in kept}
     repeated = _end(connection, attempt_id, EndedBy.FINISH, ended, now)
@@ -139,6 +144,7 @@ def finish(
                 f"a reward of attempt {row['attempt_id']} was reported with attempt {attempt_id} of rollout "
                 f"{rollout_id}"
             )
+    add_given(connection, attempt_id, *given)
     add_rewards(connection, reward_rows)
     of_rollout = {name: value for name, value in result.items() if name not in ("output", "marked")}
     return _set_rollout(connection, rollout_id, {"ended_at": now, **of_rollout})

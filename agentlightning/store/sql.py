@@ -167,8 +167,12 @@ class SqlStore(ABC):
         row = result_params(attempt_id, result)
         now = time.time()
         rewards = [reward_params(reward, now) for reward in result.rewards]
+        given = (
+            [call_params(call) for call in result.given_calls],
+            [node_params(attempt_id, node) for node in result.given_nodes],
+        )
         return await self._write(
-            lambda c: leases.finish(c, attempt_id, row, rewards, now),
+            lambda c: leases.finish(c, attempt_id, row, rewards, now, given),
             lambda rollout: self._finals.publish([rollout.id]),
         )
 

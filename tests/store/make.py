@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agentlightning.nouns import (
+    GIVEN,
     Attempt,
+    AttemptResult,
     Call,
     CallStatus,
     FinishReason,
@@ -21,6 +23,7 @@ from agentlightning.nouns import (
     RunStatus,
     SampleRecord,
     SamplingParams,
+    Status,
     ToolCall,
 )
 from agentlightning.store import Store, open_store
@@ -91,6 +94,30 @@ def turn(index: int = 0) -> list[Node]:
 
 def reward(attempt: Attempt, value: float = 1.0) -> Reward:
     return Reward(attempt.rollout_id, attempt.id, value, source="return", created_at=2.0)
+
+
+def given(attempt: Attempt, index: int, value: float = 1.0) -> AttemptResult:
+    """The end of an attempt of ``index`` calls, with one that was given: its nodes are ``given_turn(index)``."""
+    sample = SampleRecord(2 * index + 1, FinishReason.STOP, Message("assistant"))
+    call = Call(
+        f"given-{attempt.id}-0", attempt.id, index, GIVEN, "", "main", CallStatus.COMPLETE, "given", 2 * index,
+        (sample,), {"metadata": {"seat": 3}}, None, prompt_tokens=1,
+    )  # fmt: skip
+    own = Reward(attempt.rollout_id, attempt.id, value, source="return", call_id=call.id, created_at=2.0)
+    return AttemptResult(
+        Status.SUCCEEDED,
+        value,
+        rewards=(own, reward(attempt, value)),
+        given_calls=(call,),
+        given_nodes=tuple(given_turn(index)),
+    )
+
+
+def given_turn(index: int) -> list[Node]:
+    return [
+        Node(2 * index, None, False, array("i", [7]), index),
+        Node(2 * index + 1, 2 * index, False, array("i", [8, 9]), index),
+    ]
 
 
 def url(folder: Path) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from agentlightning.errors import StoreError
-from agentlightning.nouns import AttemptResult, RunStatus, Status
+from agentlightning.nouns import GIVEN, AttemptResult, RunStatus, Status
 from agentlightning.store import open_store
 from agentlightning.store.sqlite.store import SqliteStore
 
@@ -25,7 +25,6 @@ from . import make
 KILLED = """
 import asyncio, itertools, json, os, sys
 from agentlightning.store import open_store
-from agentlightning.nouns import AttemptResult, Status
 from tests.store import make
 
 def acknowledge(*what):
@@ -42,7 +41,7 @@ async def agent(store, life, name):
                 acknowledge("call", attempt.id, turn)
             await store.add_reward(make.reward(attempt, 0.5))
             acknowledge("reward", attempt.rollout_id)
-            await store.finish(attempt.id, AttemptResult(Status.SUCCEEDED, 1.0, rewards=(make.reward(attempt, 1.0),)))
+            await store.finish(attempt.id, make.given(attempt, 3))
             acknowledge("finish", attempt.rollout_id)
 
 async def main():
@@ -89,13 +88,16 @@ async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, durability:
     for rollout in await store.rollouts("r"):
         attempts = await store.attempts(rollout.id)
         finals = [reward.value for reward in await store.rewards(rollout.id) if reward.value == 1.0]
-        assert finals == ([1.0] if rollout.status is Status.SUCCEEDED else []), "a result and its rewards are one"
+        ended = rollout.status is Status.SUCCEEDED
+        assert finals == ([1.0, 1.0] if ended else []), "a result and its rewards are one"
         assert len(attempts) == (rollout.status is not Status.QUEUED)
         for attempt in attempts:
             calls = await store.calls(attempt.id)
-            assert await store.nodes(attempt.id) == [node for call in calls for node in make.turn(call.index)], (
-                "a call and its nodes are one"
-            )
+            turns = [make.given_turn if call.wire == GIVEN else make.turn for call in calls]
+            assert [call.wire == GIVEN for call in calls].count(True) == ended, "a result and what was given are one"
+            assert await store.nodes(attempt.id) == [
+                node for call, turn in zip(calls, turns, strict=True) for node in turn(call.index)
+            ], "a call and its nodes are one"
     running = await store.rollouts("r", status=Status.RUNNING)
     assert sorted(await store.requeue_running("r")) == sorted(rollout.id for rollout in running)
     await store.close()

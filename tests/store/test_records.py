@@ -11,19 +11,15 @@ import pytest
 
 from agentlightning.errors import RewardRefused, StoreError
 from agentlightning.nouns import (
-    GIVEN,
     AttemptResult,
     CallStatus,
     CreditRow,
     Failure,
-    FinishReason,
     Intent,
-    Message,
     Mode,
     Node,
     Reason,
     RunStatus,
-    SampleRecord,
     Status,
     StepRecord,
 )
@@ -144,16 +140,48 @@ async def test_a_call_gets_its_agents_name_once(store: Store) -> None:
     assert await store.calls(attempt.id) == [replace(call, agent="planner", status=CallStatus.ABANDONED)]
 
 
-async def test_a_triplet_that_was_handed_in_is_stored_like_a_call(store: Store) -> None:
+async def test_what_was_given_is_recorded_with_the_end_of_its_attempt(store: Store) -> None:
     (attempt,) = await make.leased(store)
     await store.record(make.call(attempt.id), make.turn())
-    prompt, reply = Node(2, None, False, array("i", [7]), 1), Node(3, 2, False, array("i", [8, 9]), 1)
-    sample = SampleRecord(3, FinishReason.STOP, Message("assistant", "given"))
-    given = replace(make.call(attempt.id, 1), wire=GIVEN, used=None, prompt_node=2, samples=(sample,), sampled_tokens=0)
-    await store.record(given, [prompt, reply])
-    await store.add_reward(replace(make.reward(attempt), call_id=given.id))
-    assert (await store.calls(attempt.id))[1] == given
-    assert (await store.nodes(attempt.id))[2:] == [prompt, reply]
+    ended = make.given(attempt, 1, 0.5)
+    assert (await store.finish(attempt.id, ended)).reward == 0.5
+    again = replace(ended, given_calls=(replace(ended.given_calls[0], id="again", index=2),), given_nodes=())
+    await store.finish(attempt.id, again)  # a repeated report changes nothing
+    assert await store.calls(attempt.id) == [make.call(attempt.id), *ended.given_calls]
+    assert await store.nodes(attempt.id) == [*make.turn(), *ended.given_nodes]
+    assert await store.rewards(attempt.rollout_id) == list(ended.rewards)
+
+
+async def test_what_was_given_comes_after_a_call_that_was_recorded_meanwhile(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    late = replace(make.call(attempt.id, 0), status=CallStatus.LATE, prompt_node=None, samples=())
+    await store.record(late, [])
+    ended = make.given(attempt, 0)
+    await store.finish(attempt.id, ended)
+    moved = replace(ended.given_calls[0], index=1)
+    assert await store.calls(attempt.id) == [late, moved]
+    assert await store.nodes(attempt.id) == [replace(node, call_index=1) for node in ended.given_nodes]
+
+
+async def test_an_attempt_ends_with_all_that_was_given_or_not_at_all(store: Store) -> None:
+    attempt, other = await make.leased(store, 2)
+    await store.record(make.call(attempt.id), make.turn())
+    good = make.given(attempt, 1)
+    call, nodes = good.given_calls[0], good.given_nodes
+    for bad, says in (
+        (replace(good, given_calls=make.given(other, 1).given_calls), "was reported as given with attempt"),
+        (replace(good, given_calls=(replace(call, wire="chat"),)), "wire 'chat'"),
+        (replace(good, given_calls=(call, call)), "cannot be recorded: UNIQUE"),
+        (replace(good, given_nodes=nodes[1:]), "a node's parent"),
+        (replace(good, given_nodes=(*nodes, nodes[0])), "a node of that id exists"),
+        (replace(good, rewards=(replace(good.rewards[0], call_id="nobody"),)), "has no call nobody"),
+    ):
+        with pytest.raises(StoreError, match=says):
+            await store.finish(attempt.id, bad)
+        assert await store.calls(attempt.id) == [make.call(attempt.id)]
+        assert await store.nodes(attempt.id) == make.turn() and await store.rewards(attempt.rollout_id) == []
+        assert await store.renew(attempt.id, seconds=60)
+    await store.finish(attempt.id, good)
 
 
 async def test_a_reward_names_what_its_own_attempt_has(store: Store) -> None:
