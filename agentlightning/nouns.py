@@ -341,7 +341,7 @@ class Reward:
 
     ``source`` is ``return``, ``emit``, ``grader``, ``rule`` or ``failure_reward``. ``tool_call_id`` is the id that the
     model's request to run the tool has. ``late``, which the store sets: it came after its attempt had ended, and counts
-    for nothing that was decided then.
+    for nothing that was decided then. ``attributes`` are what its emitter said besides.
     """
 
     rollout_id: str
@@ -355,6 +355,33 @@ class Reward:
     created_at: float = 0.0
     tool_call_id: str | None = None
     late: bool = False
+    attributes: Mapping[str, Json] | None = None
+
+
+class SpanStatus(StrEnum):
+    """How what a span tells of ended, in OpenTelemetry's words."""
+
+    UNSET = "unset"
+    OK = "ok"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRecord:
+    """Something that an agent told of its attempt: a message, an object, a note, an exception, an operation with its
+    time. It says nothing of tokens and counts for nothing that is trained.
+
+    ``span_id`` is unique within the attempt, ``parent_id`` the span that it happened in. Times are Unix time in
+    seconds by the clock of the machine that keeps the record; of a moment both are the same.
+    """
+
+    span_id: str
+    parent_id: str | None
+    name: str
+    attributes: Mapping[str, Json]
+    status: SpanStatus
+    started_at: float
+    ended_at: float
 
 
 @dataclass(frozen=True, slots=True)

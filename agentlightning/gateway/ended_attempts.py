@@ -63,6 +63,8 @@ class EndedAttempts:
             attempt.usage.late_rewards += 1
             self.rewards += 1
             what = "this reward"
+        elif path == "spans":
+            what = "what it tells"
         else:
             attempt.usage.late += 1
             self.calls += 1

@@ -67,17 +67,32 @@ def parse(body: bytes, *, constants: bool = False) -> Mapping[str, Json]:
 
     Raises CallError, also for a NUL and for what is nested more than ``MAX_NESTING`` levels deep.
     """
-    try:
-        parsed = orjson.loads(body)
-    except ValueError as error:
-        parsed = None
-        if constants:
-            with suppress(ValueError, RecursionError):
-                parsed = json.loads(body)
-        if parsed is None:
-            raise CallError(400, f"the body is not valid JSON: {error}", code="invalid_json") from error
+    parsed = _parsed(body, constants=constants)
     if not isinstance(parsed, dict):
         raise CallError(400, "the body must be a JSON object", code="invalid_json")
+    return cast("dict[str, Json]", _sound(parsed, body))
+
+
+def parse_list(body: bytes) -> list[Json]:
+    """The JSON list in a body. Raises CallError as `parse` does."""
+    parsed = _parsed(body)
+    if not isinstance(parsed, list):
+        raise CallError(400, "the body must be a JSON list", code="invalid_json")
+    return cast("list[Json]", _sound(parsed, body))
+
+
+def _parsed(body: bytes, *, constants: bool = False) -> Json:
+    try:
+        return orjson.loads(body)
+    except ValueError as error:
+        if constants:
+            with suppress(ValueError, RecursionError):
+                return json.loads(body)
+        raise CallError(400, f"the body is not valid JSON: {error}", code="invalid_json") from error
+
+
+def _sound(parsed: Json, body: bytes) -> Json:
+    """What was parsed, where all of it can be recorded."""
     if body.count(b"[") + body.count(b"{") > MAX_NESTING and _too_deep(parsed):
         raise CallError(400, f"the body is nested more than {MAX_NESTING} levels deep", code="nested_too_deeply")
     if b"\\u0000" in body and _has_nul(parsed):
@@ -86,7 +101,7 @@ def parse(body: bytes, *, constants: bool = False) -> Mapping[str, Json]:
             "the body holds a NUL character (\\u0000), which no tokenizer or database can be trusted with",
             code="invalid_text",
         )
-    return cast("dict[str, Json]", parsed)
+    return parsed
 
 
 def _too_deep(value: Any) -> bool:

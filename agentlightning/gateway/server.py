@@ -42,7 +42,7 @@ from agentlightning.gateway.ended_attempts import EndedAttempts
 from agentlightning.gateway.external.http import pass_on
 from agentlightning.gateway.external.upstream import ROUTES, Outgoing, Upstreams, described
 from agentlightning.gateway.http_responses import EVENTS, JSON, begin, drop, identity_of, retry_count, send
-from agentlightning.gateway.request_bodies import parse, read_body, readable
+from agentlightning.gateway.request_bodies import parse, parse_list, read_body, readable
 from agentlightning.gateway.served import Notices, Served
 from agentlightning.gateway.session import Session, Shared
 from agentlightning.gateway.wires import find_wire, read_request, wire_of_client
@@ -317,6 +317,8 @@ class Gateway:
         session.usage.note_client(readable(request.headers.get("User-Agent", "")))
         if path == "rewards":
             return await self._rewards(request, session)
+        if path == "spans":
+            return await self._spans(request, session)
         if found is None and path.split("/", 1)[0] == "models":
             return await self._models(request, path)
         if isinstance(found, Unserved) and path in ROUTES and request.method == "POST" and self._upstreams.names:
@@ -507,6 +509,16 @@ class Gateway:
         except StoreError as error:
             raise CallError(500, f"the reward could not be stored: {error}", code="not_recorded") from error
 
+    async def _spans(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
+        if request.method != "POST":
+            raise CallError(405, f"spans takes POST, not {request.method}", code="method_not_allowed")
+        body = await read_body(request)
+        try:
+            taken = await session.add_spans(parse_list(body), len(body))
+        except StoreError as error:
+            raise CallError(500, f"the spans could not be stored: {error}", code="not_recorded") from error
+        return await send(request, orjson.dumps({"ok": True, "spans": taken}), 200, JSON)
+
 
 # --------------------------------------------------------------------------- helpers
 
@@ -573,7 +585,7 @@ def _nothing_at(path: str) -> CallError:
         "the client appends the path itself, so its base URL is OPENAI_BASE_URL and no more"
         if begun
         else "this endpoint serves chat/completions, responses, messages, models/NAME:generateContent, completions, "
-        "models and rewards"
+        "models, rewards and spans"
     )
     return CallError(404, f"there is nothing at {path!r}: {hint}", code="unknown_url")
 
@@ -641,15 +653,21 @@ def _reward(body: Mapping[str, Json], session: Session) -> Reward:
         if text is not None and not isinstance(text, str):
             raise CallError(422, f"{name} must be a string, not {text!r:.80}", param=name)
         texts[name] = None if text is None else readable(text)
-    unknown = sorted(body.keys() - {"value", *texts})
+    attributes = body.get("attributes")
+    if attributes is not None and not isinstance(attributes, dict):
+        raise CallError(422, f"attributes must be an object, not {attributes!r:.80}", param="attributes")
+    unknown = sorted(body.keys() - {"value", "attributes", *texts})
     if unknown:
         raise CallError(
-            422, f"unknown field {unknown[0]!r}: a reward has value, name, call_id, agent and reason", param=unknown[0]
+            422,
+            f"unknown field {unknown[0]!r}: a reward has value, name, call_id, agent, reason and attributes",
+            param=unknown[0],
         )
     return Reward(
         session.rollout.id, session.attempt.id, number, texts["name"] or "reward", "emit", texts["call_id"],
         texts["agent"], texts["reason"],
         time.time(),
+        attributes=cast("dict[str, Json] | None", attributes),
     )  # fmt: skip
 
 
@@ -657,7 +675,7 @@ def _shown(reward: Reward) -> dict[str, Json]:
     return {
         "value": reward.value, "name": reward.name, "source": reward.source, "call_id": reward.call_id,
         "agent": reward.agent,
-        "reason": reward.reason,
+        "reason": reward.reason, "attributes": reward.attributes,
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -28,6 +28,7 @@ from agentlightning.gateway.open_calls import OpenCalls
 from agentlightning.gateway.sampling import constraint, overruled, sample_seed, unconstrained_tools, used_sampling
 from agentlightning.gateway.served import Notices, PoliciesByName, Served
 from agentlightning.gateway.text_prompts import PromptError
+from agentlightning.gateway.told_spans import TakenSpans
 from agentlightning.gateway.tree import Placement, TraceTree
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Reply, Wire, WireRequest
 from agentlightning.nouns import (
@@ -89,6 +90,7 @@ class Session:
         self.kept_replies = KeptReplies() if kept_replies is None else kept_replies
         self.calls = OpenCalls(shared.store, attempt.id, self.usage, shared.orphan_grace)
         self.external = Forwarding(shared.store, attempt.id, self.usage, shared.upstreams, resources, self.calls)
+        self.spans = TakenSpans()
         self._shared = shared
         self._store = shared.store
         self._policies = PoliciesByName(shared.policies, resources, shared.notices)
@@ -148,6 +150,13 @@ class Session:
 
     async def rewards(self) -> list[Reward]:
         return [reward for reward in await self._store.rewards(self.rollout.id) if reward.attempt_id == self.attempt.id]
+
+    async def add_spans(self, spans: Sequence[Json], size: int) -> int:
+        """Stores what the agent told in a body of ``size`` bytes, and returns how many spans it was. Raises CallError
+        for what is none, StoreError where they were not stored."""
+        records = self.spans.take(spans, size, time.time())
+        await self._store.add_spans(self.attempt.id, records)
+        return len(records)
 
     async def end(self) -> AttemptUsage:
         """Withdraws what is still being sampled, waits for what is being recorded, and gives up the replies that nobody

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentlightning.nouns import Attempt, Call, Node, Reward, Rollout
+from agentlightning.nouns import Attempt, Call, Node, Reward, Rollout, SpanRecord
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptTrace:
-    """One attempt with what was recorded of it."""
+    """One attempt with what was recorded of it. ``spans`` are what its agent told, in the order in which they began."""
 
     attempt: Attempt
     calls: tuple[Call, ...]
     nodes: tuple[Node, ...]
     rewards: tuple[Reward, ...] = ()
+    spans: tuple[SpanRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

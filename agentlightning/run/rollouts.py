@@ -194,6 +194,7 @@ class RunRollouts:
                 tuple(await self._store.calls(a.id)),
                 tuple(await self._store.nodes(a.id)),
                 tuple(reward for reward in rewards if reward.attempt_id == a.id and not reward.late),
+                tuple(await self._store.spans(a.id)),
             )
             for a in await self._store.attempts(rollout.id)
         ]

@@ -1,5 +1,5 @@
-"""Store: the record of runs, rollouts, attempts, calls, trace nodes, rewards, resources and steps, behind one async
-interface.
+"""Store: the record of runs, rollouts, attempts, calls, trace nodes, rewards, spans, resources and steps, behind one
+async interface.
 
 Whatever a method acknowledges is durable against ``kill -9`` of any process (``durability="power"``: against power loss
 too). Methods may be awaited from any event loop in any thread. All raise StoreError when the database cannot be read or
@@ -25,6 +25,7 @@ from agentlightning.nouns import (
     Rollout,
     RunRecord,
     RunStatus,
+    SpanRecord,
     Status,
     StepRecord,
 )
@@ -196,6 +197,15 @@ class Store(Protocol):
 
     async def rewards(self, rollout_id: str) -> list[Reward]:
         """In the order they were accepted."""
+        ...
+
+    async def add_spans(self, attempt_id: str, spans: Sequence[SpanRecord]) -> None:
+        """Stores what an agent told of its attempt, all or nothing. A span whose id the attempt has is left as it is,
+        so that sending it twice changes nothing. Raises StoreError where there is no such attempt."""
+        ...
+
+    async def spans(self, attempt_id: str) -> list[SpanRecord]:
+        """In the order in which they began."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Calls, trace nodes and rewards: what an attempt leaves behind. Each function is one step of a transaction that
+"""Calls, trace nodes, rewards and spans: what an attempt leaves behind. Each function is one step of a transaction that
 somebody else opened.
 
 Inserting a call is a backend's, since a reply waits for it (sqlite/inserts.py).
@@ -13,10 +13,10 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from agentlightning.errors import RewardRefused, StoreError
-from agentlightning.nouns import GIVEN, Call, CallStatus, Node, Reward, Status
+from agentlightning.nouns import GIVEN, Call, CallStatus, Node, Reward, SpanRecord, Status
 from agentlightning.store.dialect import upsert
-from agentlightning.store.rows import Params, to_call, to_node, to_reward
-from agentlightning.store.schema import attempts, calls, nodes, rewards
+from agentlightning.store.rows import Params, to_call, to_node, to_reward, to_span
+from agentlightning.store.schema import attempts, calls, nodes, rewards, spans
 
 Recorded = tuple[Params, Sequence[Params]]
 """A call and the nodes it added."""
@@ -180,3 +180,17 @@ def select_nodes(connection: Connection, attempt_id: str) -> list[Node]:
 def select_rewards(connection: Connection, rollout_id: str) -> list[Reward]:
     wanted = select(rewards).where(rewards.c.rollout_id == rollout_id).order_by(rewards.c.seq)
     return [to_reward(row) for row in connection.execute(wanted).mappings()]
+
+
+def add_spans(connection: Connection, attempt_id: str, rows: Sequence[Params]) -> None:
+    """Adds spans of an attempt, leaving those that it has as they are."""
+    if connection.execute(select(attempts.c.id).where(attempts.c.id == attempt_id)).one_or_none() is None:
+        raise StoreError(f"spans cannot be recorded: there is no attempt {attempt_id}")
+    if rows:
+        put = upsert(connection, spans).on_conflict_do_nothing(index_elements=["attempt_id", "span_id"])
+        connection.execute(put, list(rows))
+
+
+def select_spans(connection: Connection, attempt_id: str) -> list[SpanRecord]:
+    wanted = select(spans).where(spans.c.attempt_id == attempt_id).order_by(spans.c.started_at, spans.c.seq)
+    return [to_span(row) for row in connection.execute(wanted).mappings()]

@@ -39,6 +39,8 @@ from agentlightning.nouns import (
     RunStatus,
     SampleRecord,
     SamplingParams,
+    SpanRecord,
+    SpanStatus,
     Status,
     StepRecord,
     ToolCall,
@@ -201,6 +203,22 @@ def reward_params(reward: Reward, now: float) -> Params:
         "created_at": reward.created_at or now,
         "tool_call_id": reward.tool_call_id,
         "late": False,
+        "attributes": None
+        if reward.attributes is None
+        else dump(reward.attributes, f"the attributes of reward {reward.name!r} of attempt {reward.attempt_id}"),
+    }
+
+
+def span_params(attempt_id: str, span: SpanRecord) -> Params:
+    return {
+        "attempt_id": attempt_id,
+        "span_id": span.span_id,
+        "parent_id": span.parent_id,
+        "name": span.name,
+        "attributes": dump(span.attributes, f"the attributes of span {span.name!r} of attempt {attempt_id}"),
+        "status": span.status.value,
+        "started_at": span.started_at,
+        "ended_at": span.ended_at,
     }
 
 
@@ -423,6 +441,19 @@ def to_reward(row: RowMapping) -> Reward:
         created_at=row["created_at"],
         tool_call_id=row["tool_call_id"],
         late=row["late"],
+        attributes=None if row["attributes"] is None else orjson.loads(row["attributes"]),
+    )
+
+
+def to_span(row: RowMapping) -> SpanRecord:
+    return SpanRecord(
+        span_id=row["span_id"],
+        parent_id=row["parent_id"],
+        name=row["name"],
+        attributes=orjson.loads(row["attributes"]),
+        status=SpanStatus(row["status"]),
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
     )
 
 

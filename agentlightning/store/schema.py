@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0002"
+REVISION = "0003"
 
 metadata = MetaData()
 
@@ -224,4 +224,21 @@ rewards = Table(
     Column("created_at", Float, nullable=False),
     Column("tool_call_id", Text),
     Column("late", Boolean, nullable=False, server_default=false()),
+    # A JSON object; NULL where nothing was said besides.
+    Column("attributes", Text),
+)
+
+spans = Table(
+    "spans",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("attempt_id", Text, ForeignKey("attempts.id"), nullable=False),
+    Column("span_id", Text, nullable=False),
+    Column("parent_id", Text),
+    Column("name", Text, nullable=False),
+    Column("attributes", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("ended_at", Float, nullable=False),
+    UniqueConstraint("attempt_id", "span_id"),
 )

@@ -28,6 +28,7 @@ from agentlightning.nouns import (
     Rollout,
     RunRecord,
     RunStatus,
+    SpanRecord,
     Status,
     StepRecord,
 )
@@ -48,6 +49,7 @@ from agentlightning.store.rows import (
     reward_params,
     rollout_params,
     run_params,
+    span_params,
     step_params,
 )
 from agentlightning.store.schema import attempts as attempt_table
@@ -252,3 +254,10 @@ class SqlStore(ABC):
 
     async def rewards(self, rollout_id: str) -> list[Reward]:
         return await self._read(lambda c: calls.select_rewards(c, rollout_id))
+
+    async def add_spans(self, attempt_id: str, spans: Sequence[SpanRecord]) -> None:
+        rows = [span_params(attempt_id, span) for span in spans]
+        await self._write(lambda c: calls.add_spans(c, attempt_id, rows))
+
+    async def spans(self, attempt_id: str) -> list[SpanRecord]:
+        return await self._read(lambda c: calls.select_spans(c, attempt_id))

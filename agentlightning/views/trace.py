@@ -69,7 +69,12 @@ class ShownRollout:
 
 async def read_rollout(store: Store, run: RunView, rollout: Rollout) -> ShownRollout:
     attempts = [
-        AttemptTrace(a, tuple(await store.calls(a.id)), tuple(await store.nodes(a.id)))
+        AttemptTrace(
+            a,
+            tuple(await store.calls(a.id)),
+            tuple(await store.nodes(a.id)),
+            spans=tuple(await store.spans(a.id)),
+        )
         for a in await store.attempts(rollout.id)
     ]
     credits = {

@@ -20,6 +20,8 @@ from agentlightning.nouns import (
     Node,
     Reason,
     RunStatus,
+    SpanRecord,
+    SpanStatus,
     Status,
     StepRecord,
 )
@@ -222,6 +224,50 @@ async def test_a_reward_after_the_end_is_late_and_changes_nothing(store: Store) 
     rewards = await store.rewards(attempt.rollout_id)
     assert [(reward.value, reward.late) for reward in rewards] == [(0.25, False), (1.0, False), (9.0, True)]
     assert await store.get_rollout(attempt.rollout_id) == ended and ended.reward == 1.0
+
+
+async def test_what_is_said_of_a_reward_is_kept_with_it(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    said = replace(make.reward(attempt), attributes={"step": 3, "why": ["é", None]})
+    await store.add_reward(said)
+    await store.add_reward(make.reward(attempt))
+    assert await store.rewards(attempt.rollout_id) == [said, make.reward(attempt)]
+    with pytest.raises(StoreError, match=r"the attributes of reward 'reward' of attempt .* cannot be stored as JSON"):
+        await store.add_reward(replace(said, attributes={"when": object()}))
+
+
+def span(span_id: str, began: float, parent: str | None = None) -> SpanRecord:
+    attributes = {"text": "hé", "n": 2**53, "list": [1, None, {"a": 0.5}]}
+    return SpanRecord(span_id, parent, f"name of {span_id}", attributes, SpanStatus.OK, began, began + 0.5)
+
+
+async def test_spans_come_back_exactly_in_the_order_in_which_they_began(store: Store) -> None:
+    attempt, other = await make.leased(store, 2)
+    later, first, within = span("b", 7.25), span("a", 1.5), span("c", 1.5, "a")
+    await store.add_spans(attempt.id, [later])
+    await store.add_spans(attempt.id, [first, within])
+    await store.add_spans(other.id, [span("a", 3.0)])
+    await store.add_spans(other.id, [])
+    assert await store.spans(attempt.id) == [first, within, later]
+    assert await store.spans(other.id) == [span("a", 3.0)] and await store.spans("nobody") == []
+
+
+async def test_a_span_sent_twice_is_kept_once_as_it_was(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    await store.add_spans(attempt.id, [span("a", 1.0)])
+    await store.add_spans(attempt.id, [replace(span("a", 9.0), name="other"), span("b", 2.0)])
+    assert await store.spans(attempt.id) == [span("a", 1.0), span("b", 2.0)]
+
+
+async def test_spans_need_an_attempt_and_are_stored_all_or_none(store: Store) -> None:
+    (attempt,) = await make.leased(store)
+    with pytest.raises(StoreError, match="there is no attempt nobody"):
+        await store.add_spans("nobody", [span("a", 1.0)])
+    with pytest.raises(StoreError, match="the attributes of span 'bad' of attempt .* cannot be stored as JSON"):
+        await store.add_spans(
+            attempt.id, [span("a", 1.0), replace(span("b", 1.0), name="bad", attributes={"x": object()})]
+        )
+    assert await store.spans(attempt.id) == []
 
 
 async def test_a_place_in_the_run_is_one_rollouts(store: Store) -> None:
