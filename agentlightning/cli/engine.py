@@ -26,6 +26,7 @@ async def load_engine(config: RunConfig, policy: str = "main") -> tuple[LocalEng
         tool_format=config.model.tool_format,
         stop_token_ids=model.stop_token_ids,
         keep_reasoning=config.model.keep_reasoning,
+        reasoning_tags=config.model.reasoning_tags,
     )
     engine = LocalEngine(
         model.model, model.tokenizer, config.engine, policy=policy, context_length=model.context_length, threads=threads

@@ -456,7 +456,8 @@ def _new_id(wire: Wire) -> str:
 
 def _too_bad(error: ContextLengthError | TemplateError | RecursionError, field: str) -> CallError:
     if isinstance(error, ContextLengthError):
-        return CallError(400, str(error), param=field, code="context_length_exceeded")
+        overflow = error.prompt_tokens, error.context_length
+        return CallError(400, str(error), param=field, code="context_length_exceeded", overflow=overflow)
     if isinstance(error, PromptError):
         return CallError(400, str(error), param=field, code="invalid_prompt")
     if isinstance(error, TemplateError):

@@ -70,6 +70,7 @@ class SharedPolicy:
             tool_format=config.model.tool_format,
             stop_token_ids=model.stop_token_ids,
             keep_reasoning=config.model.keep_reasoning,
+            reasoning_tags=config.model.reasoning_tags,
         )
         engine = LocalEngine(
             model.model,

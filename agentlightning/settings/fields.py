@@ -63,7 +63,18 @@ class ModelConfig(Settings):
     """Where the chat template drops earlier reasoning: keep earlier turns as they were sampled all the same. Else each
     such turn begins a branch."""
 
+    reasoning_tags: tuple[str, str] | None = None
+    """What encloses the model's reasoning, e.g. `["<think>", "</think>"]`, so that replies give it out apart from the
+    answer. None: the tags that the chat template or the tokenizer shows."""
+
     _finds_starters = field_validator("path")(folder_of)
+
+    @field_validator("reasoning_tags")
+    @classmethod
+    def _two_tags(cls, value: tuple[str, str] | None) -> tuple[str, str] | None:
+        if value is not None and not all(tag.strip() == tag != "" for tag in value):
+            raise ValueError(f"{list(value)!r:.80} are no tags: two texts without white space around them")
+        return value
 
 
 class SamplingConfig(Settings):

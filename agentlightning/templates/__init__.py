@@ -44,18 +44,24 @@ def load_template(
     tool_format: str | None = None,
     stop_token_ids: Sequence[int] = (),
     keep_reasoning: bool = False,
+    reasoning_tags: tuple[str, str] | None = None,
 ) -> Template:
     """A Template over a Hugging Face fast tokenizer with a chat template, which is probed once, here.
 
     ``tool_format``: a name of `formats.FORMATS`; None takes what the template writes. ``stop_token_ids`` are added to
     the end-of-turn ids that the tokenizer, the template and the format name. ``keep_reasoning``: a recorded sample
-    stays as it was sampled where the template would drop its reasoning (else that is a rewrite). Raises ConfigError for
-    an unknown format, ModelError for a tokenizer that cannot be used.
+    stays as it was sampled where the template would drop its reasoning (else that is a rewrite).
+    ``reasoning_tags``: what encloses reasoning where neither the template nor the tokenizer shows it. Raises
+    ConfigError for an unknown format or tags that cannot hold, ModelError for a tokenizer that cannot be used.
     """
     from agentlightning.templates.chat import ChatTemplate
 
     return ChatTemplate(
-        tokenizer, tool_format=tool_format, stop_token_ids=stop_token_ids, keep_reasoning=keep_reasoning
+        tokenizer,
+        tool_format=tool_format,
+        stop_token_ids=stop_token_ids,
+        keep_reasoning=keep_reasoning,
+        reasoning_tags=reasoning_tags,
     )
 
 

@@ -27,7 +27,7 @@ from agentlightning.templates.codec import Codec, control_tokens
 from agentlightning.templates.escaping import MARK, MARKER, Escaper, marker
 from agentlightning.templates.formats import FORMATS, tool_response
 from agentlightning.templates.harmony import CHANNEL, END, MESSAGE, START, HarmonyReader
-from agentlightning.templates.parser import TAGS, Reader, ReplyParser, TextReader, joined
+from agentlightning.templates.parser import TAGS, Reader, ReplyParser, Tags, TextReader, joined
 from agentlightning.templates.probe import REASONING_FIELDS, Probe, Start, called, probe, short_id
 from agentlightning.templates.renderer import Renderer
 from agentlightning.templates.tool_rendering import ToolRendering
@@ -98,6 +98,7 @@ class ChatTemplate:
         tool_format: str | None = None,
         stop_token_ids: Sequence[int] = (),
         keep_reasoning: bool = False,
+        reasoning_tags: Tags | None = None,
     ) -> None:
         if tool_format is not None and tool_format not in FORMATS:
             raise ConfigError(
@@ -112,8 +113,13 @@ class ChatTemplate:
         eos = cast("str | None", tokenizer.eos_token)
         known = {token.content for token in core.get_added_tokens_decoder().values()}
         harmony = all(sign in known or sign in source for sign in FORMATS["harmony"].signs)
+        if reasoning_tags and harmony:
+            raise ConfigError(
+                f"reasoning_tags {list(reasoning_tags)} cannot hold: this model writes its reasoning into a channel of "
+                "its own, which is read anyway; leave them out"
+            )
         spoken = [tags for tags in TAGS if any(tag in source or tag in known for tag in tags)]
-        self.reasoning_tags = spoken[0] if spoken and not harmony else None
+        self.reasoning_tags = reasoning_tags or (spoken[0] if spoken and not harmony else None)
         """What encloses the model's reasoning; None where it has none, or channels instead."""
         self._probed = partial(
             probe,

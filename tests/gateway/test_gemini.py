@@ -472,7 +472,7 @@ async def test_the_official_client_understands_an_error(build: Build) -> None:
             with pytest.raises(errors.ClientError) as caught:
                 await said(client, "q" * 80, stream=stream)
             assert (caught.value.code, caught.value.status) == (400, "INVALID_ARGUMENT")
-            assert "context" in caught.value.message
+            assert "exceeds the maximum number of tokens allowed (60)" in caught.value.message
             info = [each for each in caught.value.details["error"]["details"] if each["@type"].endswith("ErrorInfo")]
             assert [each["reason"] for each in info] == ["CONTEXT_LENGTH_EXCEEDED"]
         await visit.end()

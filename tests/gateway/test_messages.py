@@ -626,7 +626,7 @@ def test_choices_and_formats_are_handed_on() -> None:
 async def test_errors_are_those_of_the_clients_own_types(build: Build) -> None:
     house = await build(context_length=60, config=GatewayConfig(max_body_mb=0.1, orphan_grace=60, drain=10))
     caller = await call_on(house)
-    with pytest.raises(anthropic.BadRequestError, match="prompt is too long: .* 60"):
+    with pytest.raises(anthropic.BadRequestError, match="prompt is too long: .* 60 maximum"):
         await caller.ask([{"role": "user", "content": "x" * 100}])
     with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
         await caller.streamed([{"role": "user", "content": "x" * 100}])

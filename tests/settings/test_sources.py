@@ -216,7 +216,7 @@ def test_bad_values_say_the_value_its_source_and_what_is_allowed(tmp_path: Path)
         'learner.layout = "treee" (file runs.toml line 6): allowed is one of auto, tree, flat, e.g. layout = "auto"',
         'learner.lr = "fast" (file runs.toml line 5): allowed is a number > 0, e.g. lr = 2e-05',
         "model (file runs.toml line 3): is a table of settings, not a value; its keys: path, dtype, device, "
-        "tool_format, keep_reasoning",
+        "tool_format, keep_reasoning, reasoning_tags",
         "name.x (flag --set): name is text, not a table",
         "runner.failure_reward.agent_eror = -1.0 (file runs.toml line 10): allowed is a table: one of agent_error, "
         "timeout, empty, "

@@ -20,11 +20,19 @@ class CallError(Exception):
     """A request that is answered with an error. ``status`` is HTTP's; ``param`` names the offending field; ``code`` is
     machine-readable.
 
-    ``retry`` is False where a client that tried again could only make things worse.
+    ``retry`` is False where a client that tried again could only make things worse. ``overflow`` is there where a
+    prompt does not fit: the tokens of it and of the context.
     """
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry: bool = True
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry: bool = True,
+        overflow: tuple[int, int] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -32,6 +40,15 @@ class CallError(Exception):
         self.param = param
         self.code = code
         self.retry = retry
+        self.overflow = overflow
+
+    def worded(self, overflow: str) -> str:
+        """The message; of a prompt that does not fit in an API's own words, which clients look for, with places for
+        ``prompt`` and ``context``."""
+        if self.overflow is None:
+            return self.message
+        prompt, context = self.overflow
+        return overflow.format(prompt=prompt, context=context)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from agentlightning.gateway.wires.fields import (
     string,
     unsupported,
 )
-from agentlightning.gateway.wires.openai import ChunkStream, include_usage, openai_error, usage
+from agentlightning.gateway.wires.openai import PROMPT_TOO_LONG, ChunkStream, include_usage, openai_error, usage
 from agentlightning.nouns import FinishReason, Json
 from agentlightning.templates.base import ParsedDelta
 
@@ -148,7 +148,7 @@ class Completions:
         return CompletionStream(request, call_id, created)
 
     def error(self, error: CallError) -> bytes:
-        return openai_error(error)
+        return openai_error(error, PROMPT_TOO_LONG)
 
 
 class CompletionStream(ChunkStream):

@@ -35,11 +35,16 @@ _STATUS = {
 }  # fmt: skip
 
 
+TOO_LONG = "The input token count ({prompt}) exceeds the maximum number of tokens allowed ({context})."
+"""Clients look for these words."""
+
+
 def gemini_error(error: CallError) -> bytes:
+    message = error.worded(TOO_LONG)
     status = _STATUS.get(error.status, "INVALID_ARGUMENT" if error.status < 500 else "INTERNAL")
     details: list[dict[str, Json]] = []
     if error.param:
-        violation = {"field": error.param, "description": error.message}
+        violation = {"field": error.param, "description": message}
         details.append({"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": [violation]})
     if error.code:
         details.append(
@@ -49,9 +54,7 @@ def gemini_error(error: CallError) -> bytes:
                 "domain": "agentlightning",
             }
         )
-    return orjson.dumps(
-        {"error": {"code": error.status, "message": error.message, "status": status, "details": details}}
-    )
+    return orjson.dumps({"error": {"code": error.status, "message": message, "status": status, "details": details}})
 
 
 class Gemini:

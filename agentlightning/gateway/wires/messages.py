@@ -40,11 +40,13 @@ _ERRORS = {
 }
 
 
+TOO_LONG = "prompt is too long: {prompt} tokens > {context} maximum"
+"""Agents that shorten their history look for these words."""
+
+
 def anthropic_error(error: CallError) -> bytes:
     kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    # Agents that shorten their history look for these words.
-    message = f"prompt is too long: {error.message}" if error.code == "context_length_exceeded" else error.message
-    told: dict[str, Json] = {"type": kind, "message": message}
+    told: dict[str, Json] = {"type": kind, "message": error.worded(TOO_LONG)}
     # The official client sends the whole history for some of these
     if error.code is not None and error.code.startswith("thread_"):
         told["details"] = {"error_code": error.code}

@@ -11,10 +11,25 @@ from agentlightning.gateway.wires.base import CallError, Reply, WireRequest
 from agentlightning.gateway.wires.fields import boolean, settings
 from agentlightning.nouns import Json
 
+MESSAGES_TOO_LONG = (
+    "This model's maximum context length is {context} tokens. However, your messages resulted in {prompt} tokens. "
+    "Please reduce the length of the messages."
+)
+PROMPT_TOO_LONG = (
+    "This model's maximum context length is {context} tokens, however your prompt has {prompt} tokens. Please reduce "
+    "your prompt."
+)
+INPUT_TOO_LONG = (
+    "Your input exceeds the context window of this model: it has {prompt} tokens, and this model's maximum context "
+    "length is {context} tokens. Please adjust your input and try again."
+)
+"""What the three APIs say of a prompt that does not fit, in the words that clients look for."""
 
-def openai_error(error: CallError) -> bytes:
+
+def openai_error(error: CallError, too_long: str = MESSAGES_TOO_LONG) -> bytes:
     kind = "invalid_request_error" if error.status < 500 else "server_error"
-    return orjson.dumps({"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}})
+    message = error.worded(too_long)
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": error.param, "code": error.code}})
 
 
 def include_usage(body: Mapping[str, Json]) -> bool | None:

@@ -55,7 +55,7 @@ from agentlightning.gateway.wires.fields import (
     tools_of,
     unsupported,
 )
-from agentlightning.gateway.wires.openai import openai_error
+from agentlightning.gateway.wires.openai import INPUT_TOO_LONG, openai_error
 from agentlightning.gateway.wires.responses_items import (
     CALL,
     CONVERSATION,
@@ -199,7 +199,7 @@ class Responses:
         return ResponsesStream(request, call_id, created)
 
     def error(self, error: CallError) -> bytes:
-        return openai_error(error)
+        return openai_error(error, INPUT_TOO_LONG)
 
 
 # --------------------------------------------------------------------------- parts of a request
