@@ -16,12 +16,22 @@ if TYPE_CHECKING:
     # a door: spellings/paths.py
     from agentlightning import tracing as tracer  # noqa: F401  # pyright: ignore[reportUnusedImport]
     from agentlightning.agent.calling import LitAgent, llm_rollout, prompt_rollout, rollout
+    from agentlightning.agent.emitters import (
+        emit_annotation,
+        emit_exception,
+        emit_message,
+        emit_object,
+        find_final_reward,
+        operation,
+        reward,
+    )
     from agentlightning.agent.resources import LLM, Dataset, NamedResources, PromptTemplate, ProxyLLM
     from agentlightning.agent.rewards import emit_reward
     from agentlightning.agent.rollouts import Attempt, Rollout, RolloutConfig
     from agentlightning.agent.task_files import load_tasks
     from agentlightning.agent.triplets import Triplet
     from agentlightning.algorithms.grpo import GRPO
+    from agentlightning.compat.logging import setup_logging
     from agentlightning.logs import configure_logger
     from agentlightning.run.trainer import Trainer
     from agentlightning.settings.fields import RunConfig
@@ -48,11 +58,19 @@ __all__ = [
     "Triplet",
     "__version__",
     "configure_logger",
+    "emit_annotation",
+    "emit_exception",
+    "emit_message",
+    "emit_object",
     "emit_reward",
+    "find_final_reward",
     "llm_rollout",
     "load_tasks",
+    "operation",
     "prompt_rollout",
+    "reward",
     "rollout",
+    "setup_logging",
 ]
 
 _HOME = {
@@ -71,11 +89,19 @@ _HOME = {
     "Trainer": "run.trainer",
     "Triplet": "agent.triplets",
     "configure_logger": "logs",
+    "emit_annotation": "agent.emitters",
+    "emit_exception": "agent.emitters",
+    "emit_message": "agent.emitters",
+    "emit_object": "agent.emitters",
     "emit_reward": "agent.rewards",
+    "find_final_reward": "agent.emitters",
     "llm_rollout": "agent.calling",
     "load_tasks": "agent.task_files",
+    "operation": "agent.emitters",
     "prompt_rollout": "agent.calling",
+    "reward": "agent.emitters",
     "rollout": "agent.calling",
+    "setup_logging": "compat.logging",
 }
 """The module, inside the package, that each public name comes from."""
 

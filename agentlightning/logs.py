@@ -9,8 +9,12 @@ from agentlightning.text import printable
 NAME = "agentlightning"
 
 
-class _Formatter(logging.Formatter):
-    """What stands in a record comes from users and models too: no control character of it reaches a terminal."""
+class LineFormatter(logging.Formatter):
+    """One line for each record. What stands in it comes from users and models too: no control character of it reaches a
+    terminal."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -25,7 +29,7 @@ def configure_logger(level: int | str = logging.INFO, name: str = NAME) -> loggi
     logger.setLevel(level)
     if not any(isinstance(handler, logging.StreamHandler) for handler in logger.handlers):
         handler = logging.StreamHandler()
-        handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+        handler.setFormatter(LineFormatter())
         logger.addHandler(handler)
         logger.propagate = False
     return logger

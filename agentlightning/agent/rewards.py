@@ -7,29 +7,22 @@ counts; the runner does.
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import urllib.error
-import urllib.request
-from contextvars import ContextVar
+import secrets
+import time
+from collections.abc import Mapping
 from numbers import Real
-from typing import cast
+from typing import Any, cast
 
-from agentlightning.errors import AgentLightningError, RewardError
-from agentlightning.nouns import MAX_REWARD, Json
+from agentlightning.agent.telling import ENDPOINT_VARIABLE as ENDPOINT_VARIABLE
+from agentlightning.agent.telling import current_endpoint as current_endpoint
+from agentlightning.agent.telling import endpoint, tell
+from agentlightning.errors import RewardError, TaskError
+from agentlightning.nouns import MAX_REWARD, Json, SpanRecord, SpanStatus
+from agentlightning.records.json_values import exact_json
 
-ENDPOINT_VARIABLE = "AGENTLIGHTNING_ENDPOINT"
-"""The environment variable that holds an attempt's root URL in ``process`` isolation."""
-
-TIMEOUT = 30.0
-"""Seconds that ``emit_reward`` waits for its reward to be durable."""
-
-current_endpoint: ContextVar[str | None] = ContextVar("agentlightning_endpoint", default=None)
-"""The root URL of the attempt that this context belongs to, in ``thread`` isolation."""
-
-# An agent's proxy settings are for the outside world; an attempt's endpoint is never behind one.
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+REWARD = "agentlightning.reward"
+"""What a span that tells a reward is called, and what its attributes begin with."""
 
 
 def check_reward(value: object, what: str = "reward") -> float:
@@ -85,56 +78,72 @@ def emit_reward(
     call_id: str | None = None,
     agent: str | None = None,
     reason: str | None = None,
-) -> None:
+    *,
+    primary_key: str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    propagate: bool = True,
+) -> SpanRecord:
     """Gives the running attempt a reward and returns when it is durable. Blocks meanwhile, also in a coroutine: a few
     milliseconds.
 
     ``value`` is what ``check_reward`` takes. Of the rewards named ``reward`` the last one counts, unless the agent
-    returns a number or a grader scores; other names are recorded beside it. ``call_id`` (the reply's ``id``) or
-    ``agent`` attaches it to a part of the rollout; ``reason`` is a remark. Of all that an attempt emits one reward at
-    most weighs its tokens; the ledger counts the others as ``unused``, with why.
+    returns a number or a grader scores; other names are recorded beside it. A dict gives several by their names:
+    the one under ``primary_key`` is recorded as ``name``, with its key as the remark. ``call_id`` (the reply's ``id``)
+    or ``agent`` attaches it to a part of the rollout; ``reason`` is a remark; ``attributes`` are kept with it. With
+    ``propagate`` False nothing is given to anybody. Returns what a span of this reward is.
 
     Works in the agent, in threads it started, and under ``process`` isolation in its child processes. Raises
-    RewardError for a value that is no reward, outside any attempt and after the attempt ended; AgentLightningError when
-    the endpoint does not answer within 30 seconds.
+    RewardError for a value that is no reward, attributes that are no JSON, outside any attempt and after the attempt
+    ended; AgentLightningError when the endpoint does not answer within 30 seconds.
     """
-    number = check_reward(value, f"emit_reward: {name!r}")
-    root = current_endpoint.get() or os.environ.get(ENDPOINT_VARIABLE)
-    if not root:
-        raise RewardError(
-            f"emit_reward({number}) was called outside any attempt: it works inside an agent that a run calls "
-            "(child processes need isolation='process')"
-        )
-    body = {"value": number, "name": name, "call_id": call_id, "agent": agent, "reason": reason}
-    _post(f"{root.rstrip('/')}/rewards", body)
+    named = _named(value, name, primary_key)
+    extras = None if attributes is None else _checked(attributes)
+    if propagate:
+        root = endpoint()
+        if root is None:
+            shown = ", ".join(f"{number}" for _, number, _ in named)
+            raise RewardError(
+                f"emit_reward({shown}) was called outside any attempt: it works inside an agent that a run calls "
+                "(child processes need isolation='process')"
+            )
+        for key, number, remark in reversed(named):  # the primary one comes last: what it says of the others is there
+            body = {"value": number, "name": key, "call_id": call_id, "agent": agent, "reason": reason or remark}
+            told = body if extras is None else {**body, "attributes": extras}
+            tell(root, "rewards", told, "the reward", RewardError)
+    return _span(named, extras or {})
 
 
-def _post(url: str, body: Json) -> None:
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
-    )
+def _named(value: object, name: str, primary_key: str | None) -> list[tuple[str, float, str | None]]:
+    """Rewards with their names and remarks, the primary one first. Raises RewardError."""
+    if not isinstance(value, Mapping):
+        if primary_key is not None:
+            raise RewardError(
+                f"emit_reward(primary_key={primary_key!r:.60}): it names one of several rewards, and {_shown(value)} "
+                "is one"
+            )
+        return [(name, check_reward(value, f"emit_reward: {name!r}"), None)]
+    several = cast("Mapping[object, object]", value)
+    if not several or not all(isinstance(key, str) and key for key in several):
+        raise RewardError(f"emit_reward({_shown(several)}): expected rewards by name")
+    numbers = {str(key): check_reward(each, f"emit_reward: {key!r}") for key, each in several.items()}
+    primary = primary_key if primary_key is not None else next(iter(numbers)) if len(numbers) == 1 else name
+    if primary not in numbers:
+        how = "is none of them" if primary_key is not None else "is none of them: pass primary_key=..."
+        raise RewardError(f"emit_reward: which of {', '.join(numbers)} is the reward? {primary!r} {how}")
+    rest = [(key, number, None) for key, number in numbers.items() if key != primary]
+    return [(name, numbers[primary], None if primary == name else primary), *rest]
+
+
+def _span(named: list[tuple[str, float, str | None]], extras: Mapping[str, Json]) -> SpanRecord:
+    now = time.time()
+    attributes: dict[str, Json] = {**extras, "reward": named[0][1]}
+    for place, (key, number, remark) in enumerate(named):
+        attributes |= {f"{REWARD}.{place}.name": remark or key, f"{REWARD}.{place}.value": number}
+    return SpanRecord(secrets.token_hex(8), None, REWARD, attributes, SpanStatus.OK, now, now)
+
+
+def _checked(attributes: Mapping[str, Any]) -> dict[str, Json]:
     try:
-        with _opener.open(request, timeout=TIMEOUT) as reply:
-            reply.read()
-    except urllib.error.HTTPError as error:
-        said = _message(error)
-        if error.code == 410:
-            raise RewardError(f"the reward came after its attempt had ended, and was refused: {said}") from error
-        if error.code in (400, 422):
-            raise RewardError(f"the reward was refused: {said}") from error
-        raise AgentLightningError(f"the reward was not accepted: HTTP {error.code}: {said}") from error
-    except (OSError, ValueError) as error:
-        raise AgentLightningError(f"the reward was not accepted: {getattr(error, 'reason', None) or error}") from error
-
-
-def _message(error: urllib.error.HTTPError) -> str:
-    """What the endpoint said, whichever of the usual shapes it said it in."""
-    text = error.read().decode("utf-8", "replace")
-    try:
-        said: Json = json.loads(text)
-    except ValueError:
-        return text.strip()[:300] or error.reason
-    for key in ("error", "message", "detail"):
-        if isinstance(said, dict):
-            said = cast("dict[str, Json]", said).get(key, said)
-    return str(cast(object, said))[:300]
+        return exact_json(dict(attributes), "emit_reward: attributes")
+    except TaskError as error:
+        raise RewardError(str(error)) from None

@@ -319,13 +319,12 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "Triplets and spans",
         "return a number from the agent, or call emit_reward: the endpoint records the tokens as a trace tree",
-        "Triplets Span Spans SpanNames SpanLike OtelResource reward find_final_reward find_reward_spans "
-        "get_reward_value operation",
+        "Triplets Span Spans SpanNames SpanLike OtelResource",
     ),
     Absent(
-        "What is emitted besides rewards",
-        "only rewards can be emitted (emit_reward); an exception that is raised fails the rollout with its traceback",
-        "emit_annotation emit_message emit_object emit_exception emit_rewards get_message_value get_object_value",
+        "Other emitters",
+        "emit_reward takes several rewards by name; what was emitted is read from the spans' attributes",
+        "emit_rewards get_message_value get_object_value",
     ),
     Absent(
         "VERL and its settings",
@@ -365,8 +364,8 @@ ABSENT: tuple[Absent, ...] = (
     ),
     Absent(
         "Setting up logging",
-        "it is called configure_logger here: from agentlightning import configure_logger",
-        "setup_logging setup_logger",
+        "it is called setup_logging, or configure_logger: from agentlightning import setup_logging",
+        "setup_logger",
         synonym=True,
     ),
     # ------------------------------------------------------------------ what an endpoint is asked

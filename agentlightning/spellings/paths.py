@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import agentlightning
 from agentlightning.spellings.absent import why
@@ -36,15 +36,11 @@ MODULES = {
     "cli.vllm": "the engine is inside the process that trains (docs/engine.md)",
     "contrib": "nothing is contributed apart: an agent of any framework needs a base URL alone (docs/frameworks.md)",
     "dashboard": "`agl runs` and `agl show RUN` list what is recorded",
-    "emitter": "from agentlightning import emit_reward; nothing but rewards is emitted",
     "env_var": "settings are read from AGL_ variables, such as AGL_LEARNER__LR=1e-5 (docs/config.md)",
     "execution": "Trainer runs the agents, in threads or processes (runner.isolation): leave the strategy out",
     "instrumentation": "nothing has to be instrumented: the endpoint records every call",
     "integrations": "frameworks are not integrated: each gets llm.endpoint as its base URL (docs/frameworks.md)",
-    "litagent": "from agentlightning import LitAgent, rollout, llm_rollout, prompt_rollout",
     "llm_proxy": "the run opens the endpoint itself: an agent with a parameter llm is handed its address",
-    "logging": "from agentlightning import configure_logger",
-    "reward": "return the number from the agent, or from agentlightning import emit_reward",
     "runner": "Trainer runs the agents: trainer.dev(agent, tasks) for a few rollouts without training",
     "semconv": "spans are not made: the endpoint records every call",
     "server": _ALONE,
@@ -76,6 +72,17 @@ MODULES = {
 
 DOORS = {
     "config": "settings.fields",
+    "emitter": "compat.emitter",
+    "emitter.annotation": "compat.emitter",
+    "emitter.exception": "compat.emitter",
+    "emitter.message": "compat.emitter",
+    "emitter.object": "compat.emitter",
+    "emitter.reward": "compat.emitter",
+    "litagent": "agent.calling",
+    "litagent.decorator": "agent.calling",
+    "litagent.litagent": "agent.calling",
+    "logging": "compat.logging",
+    "reward": "compat.emitter",
     "tracer": "tracing",
     "trainer": "run.trainer",
     "types": "compat.types",
@@ -133,7 +140,7 @@ class _Door(Loader):
         self.home = home
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None
+        return _Called(spec.name) if spec.name.rpartition(".")[2] in agentlightning.__all__ else None
 
     def exec_module(self, module: ModuleType) -> None:
         def get(name: str) -> object:
@@ -144,6 +151,14 @@ class _Door(Loader):
                 raise AttributeError(sentence or f"{self.home} has no {name}", name=name) from None
 
         module.__dict__["__getattr__"] = get
+
+
+class _Called(ModuleType):
+    """A path that is a public name too: importing the module puts it in that name's place, so that it is called as what
+    it has of its own name (``agentlightning.reward``)."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
 
 
 class _Refusing(Loader):

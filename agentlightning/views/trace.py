@@ -41,6 +41,7 @@ from agentlightning.text import (
 from agentlightning.views.live.state import counts
 from agentlightning.views.runs import STATUS_STYLE, RunView, advantage_of, rollout_line
 from agentlightning.views.screen import Text
+from agentlightning.views.told import told_lines
 
 Decoder = Callable[[Sequence[int]], str]
 """Token ids to text, control tokens included."""
@@ -391,6 +392,7 @@ def _attempt_json(view: ShownRollout, trace: AttemptTrace, decode: Decoder | Non
         "marked": list(attempt.marked),
         "calls": [{**asdict(call), "asked": dict(call.asked)} for call in trace.calls],
         "nodes": [_node_json(node, credits.get(node.id), decode) for node in trace.nodes],
+        "spans": [{**asdict(span), "attributes": dict(span.attributes)} for span in trace.spans],
     }
 
 
@@ -431,6 +433,7 @@ def render_rollout(view: ShownRollout, decode: Decoder | None = None, *, full: b
         facts = node_facts(view, trace, decode)
         parts += [Text(), _attempt_head(trace), *_forest(trace, [_node(one, full=full) for one in facts], facts)]
         parts += _external_calls(trace, full=full)
+        parts += told_lines(trace.attempt, trace.spans, full=full)
     return Group(*parts)
 
 

@@ -23,19 +23,11 @@ from agentlightning.spellings.paths import ELSEWHERE, MODULES, why_no_module
 PROGRAMS = """\
 from agentlightning import VERL
 from agentlightning import Span
-from agentlightning import rollout, LitAgent, Trainer, emit_annotation
-from agentlightning import emit_message
-from agentlightning import emit_object
-from agentlightning import emit_exception
-from agentlightning import reward
 from agentlightning import AgentOpsTracer
 from agentlightning import OtelTracer
 from agentlightning import Tracer
 from agentlightning import APO, Baseline
 from agentlightning import algo
-from agentlightning import setup_logging
-from agentlightning import find_final_reward
-from agentlightning import operation
 from agentlightning import TracerTraceToTriplet
 from agentlightning import TraceToMessages
 from agentlightning import TripletExporter
@@ -61,9 +53,6 @@ from agentlightning.tracer.triplet import TripletExporter
 from agentlightning.adapter import TracerTraceToTriplet, TraceToMessages
 from agentlightning.types import Rollout, RolloutRawResult
 from agentlightning.types import Span
-from agentlightning.litagent import LitAgent
-from agentlightning.emitter import emit_reward
-from agentlightning.reward import reward
 from agentlightning.runner import LitAgentRunner
 from agentlightning.store import InMemoryLightningStore
 from agentlightning.store.memory import InMemoryLightningStore
