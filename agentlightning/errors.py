@@ -27,12 +27,20 @@ class MissingExtra(ConfigError):
 
 
 class ContextLengthError(AgentLightningError):
-    """A prompt does not fit the model's context. ``prompt_tokens`` and ``context_length`` are token counts."""
+    """A prompt does not fit the model's context. ``prompt_tokens`` and ``context_length`` are token counts,
+    ``aside`` is what else there is to say."""
 
-    def __init__(self, prompt_tokens: int, context_length: int) -> None:
-        super().__init__(f"the prompt has {prompt_tokens} tokens and the model's context holds {context_length}")
+    def __init__(self, prompt_tokens: int, context_length: int, aside: str = "") -> None:
+        told = f"the prompt has {prompt_tokens} tokens and the model's context holds {context_length}"
+        super().__init__(f"{told}; {aside}" if aside else told)
+        self.aside = aside
         self.prompt_tokens = prompt_tokens
         self.context_length = context_length
+
+
+class CompactionError(AgentLightningError):
+    """A history could not be shortened. The message goes on from the name of the function: "returned ...", "raised
+    ..."."""
 
 
 class TemplateError(AgentLightningError):

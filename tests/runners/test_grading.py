@@ -155,7 +155,7 @@ async def test_a_grader_that_reads_what_only_this_process_has_runs_here(world, m
     await runners.start()
     (rollout,) = await world.wait(await world.enqueue([TEXT]))
     assert rollout.reward == 5.0
-    assert runners.desk._graders._why_thread.startswith("it reads LIMITS, which a process that imports ")
+    assert runners.desk._graders.function.why_thread.startswith("it reads LIMITS, which a process that imports ")
     await runners.close()
     with pytest.raises(ConfigError, match="runner.grader='process' cannot hold: it reads LIMITS"):
         await world.make_runners(
@@ -239,6 +239,6 @@ def test_a_script_is_imported_again_only_where_that_does_not_start_it_again(tmp_
 
 
 async def test_a_grader_waits_for_no_more_processes_than_it_may_have(world, monkeypatch):
-    monkeypatch.setattr("agentlightning.runners.grader_processes.MOST", 1)
+    monkeypatch.setattr("agentlightning.runners.function_processes.MOST", 1)
     rollouts = await graded(world, graders.pid, [TEXT] * 6, n_runners=6)
     assert len({rollout.reward for rollout in rollouts}) == 1

@@ -21,7 +21,7 @@ class CallError(Exception):
     machine-readable.
 
     ``retry`` is False where a client that tried again could only make things worse. ``overflow`` is there where a
-    prompt does not fit: the tokens of it and of the context.
+    prompt does not fit: the tokens of it and of the context, and ``aside`` what else there is to say of that.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class CallError(Exception):
         code: str | None = None,
         retry: bool = True,
         overflow: tuple[int, int] | None = None,
+        aside: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -41,6 +42,7 @@ class CallError(Exception):
         self.code = code
         self.retry = retry
         self.overflow = overflow
+        self.aside = aside
 
     def worded(self, overflow: str) -> str:
         """The message; of a prompt that does not fit in an API's own words, which clients look for, with places for
@@ -48,7 +50,8 @@ class CallError(Exception):
         if self.overflow is None:
             return self.message
         prompt, context = self.overflow
-        return overflow.format(prompt=prompt, context=context)
+        told = overflow.format(prompt=prompt, context=context)
+        return f"{told} ({self.aside})" if self.aside else told
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ class ChatCompletions:
 
     def request(self, target: Target, body: Mapping[str, Json], earlier: EarlierReplies) -> WireRequest:
         refuse_unless_neutral(body, _NEUTRAL, _INSTEAD)
-        messages = _messages(body.get("messages"))
+        messages = read_messages(body.get("messages"))
         tools = tools_of(body.get("tools"), _tool)
         choice, names = _tool_choice(body.get("tool_choice"), tools)
         parallel = body.get("parallel_tool_calls") is None or boolean(body, "parallel_tool_calls")
@@ -265,7 +265,8 @@ def _logprobs(choice: Choice) -> dict[str, Json]:
 # --------------------------------------------------------------------------- parts of a request
 
 
-def _messages(value: Json) -> tuple[Message, ...]:
+def read_messages(value: Json) -> tuple[Message, ...]:
+    """Raises CallError."""
     if not isinstance(value, list) or not value:
         raise bad("messages must be a list of at least one message", "messages")
     return tuple([_message(raw, i) for i, raw in enumerate(cast("list[Any]", value))])

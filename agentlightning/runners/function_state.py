@@ -1,5 +1,5 @@
-"""Grader state: what a grader reads besides its arguments, so that it can be told whether a copy of it that another
-process imports is the same."""
+"""Function state: what a user's function (a grader, say) reads besides its arguments, so that it can be told whether a
+copy of it that another process imports is the same."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 
-def plain_state(grader: Callable[..., Any]) -> dict[str, str]:
-    """Fingerprints of the plain values that a grader reads from its module and its own attributes, by name: a copy of
+def plain_state(given: Callable[..., Any]) -> dict[str, str]:
+    """Fingerprints of the plain values that a function reads from its module and its own attributes, by name: a copy of
     it that is imported elsewhere has to have the same."""
-    owner = getattr(grader, "__self__", None) if inspect.ismethod(grader) else None
-    function: Any = inspect.unwrap(getattr(grader, "__func__", grader))
+    owner = getattr(given, "__self__", None) if inspect.ismethod(given) else None
+    function: Any = inspect.unwrap(getattr(given, "__func__", given))
     if not isinstance(function, FunctionType):
-        owner, function = grader, inspect.getattr_static(type(grader), "__call__", None)
+        owner, function = given, inspect.getattr_static(type(given), "__call__", None)
     values = dict(_read_by(function, set())) if isinstance(function, FunctionType) else {}
     if owner is not None and not isinstance(owner, ModuleType):
         values.update(
