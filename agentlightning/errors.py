@@ -39,8 +39,11 @@ class ContextLengthError(AgentLightningError):
 
 
 class CompactionError(AgentLightningError):
-    """A history could not be shortened. The message goes on from the name of the function: "returned ...", "raised
+    """A history could not be shortened. ``said`` goes on from the name of the function: "returned ...", "'s process
     ..."."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(f"compact{said}" if said.startswith("'") else f"compact {said}")
 
 
 class TemplateError(AgentLightningError):

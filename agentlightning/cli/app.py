@@ -114,6 +114,12 @@ SEED = Annotated[int | None, typer.Option(help="Fixes everything random.", show_
 GRADER = Annotated[
     str | None, typer.Option(metavar="FILE.py:FN", help="grader(task, output, attempt) -> number.", show_default=False)
 ]
+COMPACT = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.py:FN", help="compact(messages, tools, limit, count) -> shorter messages.", show_default=False
+    ),
+]
 JSON = Annotated[bool, typer.Option("--json", help="Write JSON to stdout; what is for people goes to stderr.")]
 
 
@@ -171,6 +177,7 @@ def train(
     ] = None,
     seed: SEED = None,
     grader: GRADER = None,
+    compact: COMPACT = None,
     json: JSON = False,
 ) -> None:
     """Train an agent. Ctrl-C once saves a checkpoint and ends with the summary; twice stops at once."""
@@ -197,6 +204,7 @@ def train(
             tasks=tasks,
             val=val,
             grader=grader,
+            compact=compact,
             resume=resume,
             json=json,
             arguments=ctx.obj["arguments"],
@@ -219,6 +227,7 @@ def evaluate(
     isolation: ISOLATION = None,
     seed: SEED = None,
     grader: GRADER = None,
+    compact: COMPACT = None,
     json: JSON = False,
 ) -> None:
     """Score an agent, without training. Sampling is set in [evaluation]: greedy by default."""
@@ -228,7 +237,7 @@ def evaluate(
     resolved = settings(
         config, set_, model=model, name=name, output_dir=output_dir, n_runners=n_runners, isolation=isolation, seed=seed
     )
-    raise typer.Exit(training.evaluate(resolved, agent, tasks=tasks, grader=grader, json=json))
+    raise typer.Exit(training.evaluate(resolved, agent, tasks=tasks, grader=grader, compact=compact, json=json))
 
 
 @app.command()
@@ -248,6 +257,7 @@ def dev(
     isolation: ISOLATION = None,
     seed: SEED = None,
     grader: GRADER = None,
+    compact: COMPACT = None,
     json: JSON = False,
 ) -> None:
     """Check an agent with a few rollouts. Says what was called, recorded and scored, and what would keep it from being
@@ -256,7 +266,7 @@ def dev(
     from agentlightning.cli.settings import settings
 
     resolved = settings(config, set_, model=model, name=name, output_dir=output_dir, isolation=isolation, seed=seed)
-    raise typer.Exit(training.dev(resolved, agent, tasks=tasks, n=n, grader=grader, json=json))
+    raise typer.Exit(training.dev(resolved, agent, tasks=tasks, n=n, grader=grader, compact=compact, json=json))
 
 
 @app.command()

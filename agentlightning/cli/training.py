@@ -27,11 +27,12 @@ def train(
     tasks: Path | None,
     val: Path | None,
     grader: str | None,
+    compact: str | None,
     resume: str | None,
     json: bool,
     arguments: tuple[str, ...] = (),
 ) -> int:
-    trainer = _trainer(resolved, grader, result_only=json)
+    trainer = _trainer(resolved, grader, compact, result_only=json)
     trainer.asked = _asked(resolved, arguments)
     result = trainer.fit(agent, _needed(tasks, "train"), val_dataset=val, resume=resume or False)
     if json:
@@ -40,21 +41,25 @@ def train(
     return INTERRUPTED if interrupted else 0
 
 
-def evaluate(resolved: Resolved, agent: str, *, tasks: Path | None, grader: str | None, json: bool) -> int:
-    trainer = _trainer(resolved, grader, result_only=True)
+def evaluate(
+    resolved: Resolved, agent: str, *, tasks: Path | None, grader: str | None, compact: str | None, json: bool
+) -> int:
+    trainer = _trainer(resolved, grader, compact, result_only=True)
     evaluation = trainer.evaluate(agent, _needed(tasks, "eval"))
     write_json(evaluation.to_json()) if json else write(str(evaluation))
     return 0
 
 
-def dev(resolved: Resolved, agent: str, *, tasks: Path | None, n: int, grader: str | None, json: bool) -> int:
-    trainer = _trainer(resolved, grader, result_only=True)
+def dev(
+    resolved: Resolved, agent: str, *, tasks: Path | None, n: int, grader: str | None, compact: str | None, json: bool
+) -> int:
+    trainer = _trainer(resolved, grader, compact, result_only=True)
     report = trainer.dev(agent, _needed(tasks, "dev"), n)
     write_json(report.to_json()) if json else write(report)
     return INTERRUPTED if report.interrupted else 0 if report.trainable else 1
 
 
-def _trainer(resolved: Resolved, grader: str | None, *, result_only: bool) -> Trainer:
+def _trainer(resolved: Resolved, grader: str | None, compact: str | None, *, result_only: bool) -> Trainer:
     """With ``result_only`` stdout belongs to the result, and progress goes to stderr."""
     from agentlightning.agent.loading import load_object
     from agentlightning.run.trainer import Trainer
@@ -63,6 +68,7 @@ def _trainer(resolved: Resolved, grader: str | None, *, result_only: bool) -> Tr
     return Trainer(
         config=resolved,
         grader=load_object(grader) if grader is not None else None,
+        compact=compact,
         progress=make_progress(True, sys.stderr if result_only else None),
     )
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol, cast
 
 from agentlightning.errors import CompactionError
 from agentlightning.gateway.equality import Key, equality_key
-from agentlightning.gateway.wires.base import CallError
+from agentlightning.gateway.wires.base import CallError, WireRequest
 from agentlightning.gateway.wires.chat_completions import read_messages
 from agentlightning.nouns import Json, Message, Tool, ToolCall
 
@@ -156,6 +157,14 @@ def _check_answered(
             raise CompactionError(
                 f"returned a tool call without its result: messages[{place}], {call.id!r}; drop both or keep both"
             )
+
+
+def with_messages(request: WireRequest, messages: tuple[Message, ...]) -> WireRequest:
+    """The request with its history shortened. What is left of its own preface stays that."""
+    own = request.links.preface
+    while request.messages[:own] != messages[:own]:
+        own -= 1
+    return replace(request, messages=messages, links=replace(request.links, preface=own))
 
 
 def asked_of(messages: Sequence[Message], tools: Sequence[Tool], limit: int, seed: int) -> dict[str, Json]:

@@ -36,6 +36,7 @@ from agentlightning.errors import AgentLightningError, ConfigError, RewardRefuse
 from agentlightning.gateway.agent_names import named_by_body, named_by_request
 from agentlightning.gateway.call_order import CallOrder
 from agentlightning.gateway.calls import OpenCall
+from agentlightning.gateway.compaction import Compact
 from agentlightning.gateway.connections import Listener
 from agentlightning.gateway.encoder import Encoder
 from agentlightning.gateway.ended_attempts import EndedAttempts
@@ -77,7 +78,8 @@ class AgentEndpoint:
 class Gateway:
     """The endpoint that agents take for an ordinary LLM API. One per run; ``policies`` maps names to what they are
     served by, the default first, and ``external`` those of other people's models to where their calls are passed on.
-    Without any policy only the external models are served, and a name that none of them has is refused.
+    ``compact`` shortens histories that have grown past a model's context. Without any policy only the external models
+    are served, and a name that none of them has is refused.
 
     Its methods may be awaited from any event loop.
     """
@@ -90,6 +92,7 @@ class Gateway:
         *,
         deterministic: bool = False,
         external: Mapping[str, LLM] = {},
+        compact: Compact | None = None,
     ) -> None:
         self._store = store
         self._policies = dict(policies)
@@ -105,6 +108,7 @@ class Gateway:
             Notices(),
             CallOrder() if deterministic else None,
             config.orphan_grace,
+            compact,
         )
         self._sessions: dict[bytes, Session] = {}
         self._keys: dict[str, bytes] = {}

@@ -17,9 +17,18 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from agentlightning.engines.base import Sample, SampleRequest
-from agentlightning.errors import ContextLengthError, EngineError, StoreError, TemplateError
+from agentlightning.errors import CompactionError, ContextLengthError, EngineError, StoreError, TemplateError
 from agentlightning.gateway.call_order import CallOrder
 from agentlightning.gateway.calls import Identity, OpenCall, attempt_ended
+from agentlightning.gateway.compaction import (
+    Compact,
+    Compactions,
+    as_messages,
+    asked_of,
+    checked,
+    room_for_reply,
+    with_messages,
+)
 from agentlightning.gateway.encoder import Encoder
 from agentlightning.gateway.external.forwarding import Forwarding
 from agentlightning.gateway.external.upstream import Upstreams
@@ -54,7 +63,8 @@ logger = logging.getLogger("agentlightning.gateway")
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What all attempts at one gateway have in common. ``call_order`` is there where a run has to repeat itself to the
-    bit; ``orphan_grace`` are the seconds for which a call whose connection closed early goes on."""
+    bit; ``orphan_grace`` are the seconds for which a call whose connection closed early goes on; ``compact`` shortens
+    histories that have grown too long, where the user has something that does."""
 
     store: Store
     policies: Mapping[str, Served]
@@ -63,6 +73,7 @@ class Shared:
     notices: Notices
     call_order: CallOrder | None
     orphan_grace: float
+    compact: Compact | None = None
 
 
 class Session:
@@ -96,6 +107,7 @@ class Session:
         self._policies = PoliciesByName(shared.policies, resources, shared.notices)
         self._tries = tries
         self._sampling = sampling
+        self._compactions = Compactions()
 
     # ----------------------------------------------------------------- what the server calls
     def submit(
@@ -134,6 +146,7 @@ class Session:
         """Tokens of the prompt that a call would have. Raises CallError."""
         policy = self._policies.of(request.model)
         try:
+            request = self._as_shortened(request, policy)
             placement = self._place(request, policy.with_kwargs(request.template_kwargs, self._shared.notices))
         except (TemplateError, RecursionError) as error:
             raise _too_bad(error, request.prompt_field) from error
@@ -172,7 +185,12 @@ class Session:
         placement: Placement | None = None
         try:
             policy = policy.with_kwargs(request.template_kwargs, self._shared.notices)
+            history, request = request, self._as_shortened(request, policy)
             placement = await self._placed(request, policy)
+            if self._shared.compact is not None and len(placement.prompt_ids) > self._limit(request, policy):
+                self.tree.withdraw(placement)
+                placement = None
+                request, placement = await self._shortened(call, history, policy, self._shared.compact)
             if len(placement.prompt_ids) >= policy.engine.context_length:
                 raise ContextLengthError(len(placement.prompt_ids), policy.engine.context_length)
             params = self._params(call, request, policy, await constraint(request, policy.template, policy.engine))
@@ -205,6 +223,60 @@ class Session:
         else:
             if call.given_up:
                 await self.calls.mark_abandoned(call)
+
+    def _as_shortened(self, request: WireRequest, policy: Served) -> WireRequest:
+        """The request with what was shortened of its history in its shortened form."""
+        messages = self._compactions.applied(request.messages, policy.name)
+        return request if messages is request.messages else replace(request, messages=messages)
+
+    def _limit(self, request: WireRequest, policy: Served) -> int:
+        """Tokens that a prompt may have before its history is shortened: its reply needs room too."""
+        most = min(request.sampling.max_tokens or self._sampling.max_tokens, self._sampling.max_tokens)
+        return policy.engine.context_length - room_for_reply(most, policy.engine.context_length)
+
+    async def _shortened(
+        self, call: OpenCall, history: WireRequest, policy: Served, compact: Compact
+    ) -> tuple[WireRequest, Placement]:
+        """The request with its history shortened by the user's function, and where its prompt goes; as it was where
+        that did not work and it fits all the same. Raises ContextLengthError where it does not."""
+        async with self._compactions.lock:
+            request = self._as_shortened(history, policy)
+            placement = await self._placed(request, policy)
+            before, limit = len(placement.prompt_ids), self._limit(request, policy)
+            if before <= limit:  # shortened meanwhile, for an equal request
+                return request, placement
+            self.tree.withdraw(placement)
+
+            async def count(messages: Json) -> int:
+                try:
+                    placed = self._place(replace(request, messages=as_messages(messages)), policy)
+                except (TemplateError, RecursionError) as error:
+                    raise ValueError(str(error)) from error
+                self.tree.withdraw(placed)
+                return len(placed.prompt_ids)
+
+            seed = sample_seed(self.rollout.seed, self._tries, call.policy_index, 0, None)
+            try:
+                if request.prompt is not None:
+                    raise CompactionError("shortens histories, and this request has a prompt without messages")
+                said = await compact(asked_of(request.messages, request.tools, limit, seed), count)
+                shorter = with_messages(request, checked(said, request.messages))
+                placement = await self._placed(shorter, policy)
+            except CompactionError as error:
+                self.usage.compaction.fail(str(error))
+                if before >= policy.engine.context_length:
+                    raise ContextLengthError(before, policy.engine.context_length, str(error)) from error
+                return request, await self._placed(request, policy)
+            after = len(placement.prompt_ids)
+            if after >= policy.engine.context_length:
+                self.tree.withdraw(placement)
+                aside = f"compact shortened a history from {before} tokens"
+                self.usage.compaction.fail(f"{aside} to {after}, which do not fit either")
+                raise ContextLengthError(after, policy.engine.context_length, aside)
+            placement.branch = "compacted"
+            self._compactions.note(history.messages, shorter.messages, policy.name)
+            self.usage.compaction.done(before, after)
+            return shorter, placement
 
     def _place(self, request: WireRequest, policy: Served) -> Placement:
         if request.prompt is not None:
@@ -457,7 +529,9 @@ def _new_id(wire: Wire) -> str:
 def _too_bad(error: ContextLengthError | TemplateError | RecursionError, field: str) -> CallError:
     if isinstance(error, ContextLengthError):
         overflow = error.prompt_tokens, error.context_length
-        return CallError(400, str(error), param=field, code="context_length_exceeded", overflow=overflow)
+        return CallError(
+            400, str(error), param=field, code="context_length_exceeded", overflow=overflow, aside=error.aside
+        )
     if isinstance(error, PromptError):
         return CallError(400, str(error), param=field, code="invalid_prompt")
     if isinstance(error, TemplateError):

@@ -70,6 +70,27 @@ class EngineUse(Meter):
 
 
 @dataclass(slots=True)
+class CompactionUse:
+    """How often an attempt's histories were shortened, from how many tokens to how many altogether, how often that
+    did not work, and what was said of it last."""
+
+    made: int = 0
+    failed: int = 0
+    tokens_before: int = 0
+    tokens_after: int = 0
+    trouble: str | None = None
+
+    def done(self, before: int, after: int) -> None:
+        self.made += 1
+        self.tokens_before += before
+        self.tokens_after += after
+
+    def fail(self, why: str) -> None:
+        self.failed += 1
+        self.trouble = why
+
+
+@dataclass(slots=True)
 class ExternalUsage:
     """What an attempt did with one external model. ``prompt_tokens`` and ``reply_tokens`` are what its endpoint says.
 
@@ -112,6 +133,7 @@ class AttemptUsage:
     last_error: str | None = None
     external: dict[str, ExternalUsage] = field(default_factory=dict[str, ExternalUsage])
     engine: EngineUse = field(default_factory=EngineUse)
+    compaction: CompactionUse = field(default_factory=CompactionUse)
     trainable: bool = True
 
     @property

@@ -23,6 +23,7 @@ from agentlightning.algorithms import ALGORITHMS, Algorithm
 from agentlightning.errors import ConfigError
 from agentlightning.records.json_values import comes_from, kind_of
 from agentlightning.records.progress import Progress
+from agentlightning.runners.compaction import check_parameters
 from agentlightning.runners.grading import count_arguments
 from agentlightning.settings.fields import RunConfig
 from agentlightning.settings.sources import Resolved, as_arguments
@@ -165,6 +166,20 @@ def _grader_remedy(value: Any) -> str | None:
     return None
 
 
+def _shortens(value: Any) -> bool:
+    return isinstance(value, str) or _compact_remedy(value) is None
+
+
+def _compact_remedy(value: Any) -> str | None:
+    if isinstance(value, str):
+        return None
+    try:
+        check_parameters(value)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
 def _resume_remedy(value: Any) -> str | None:
     return f"pass the run's id, resume={value.name!r}" if isinstance(value, Path) else None
 
@@ -195,6 +210,8 @@ ARGUMENTS: dict[str, Argument] = {
     _resources_remedy),
     "grader": Argument("a function of (task, output, attempt) or (task, "
                        "output)", _is_grader, "grader=grade", _grader_remedy),
+    "compact": Argument("a function of (messages, tools, limit, count) that returns messages, or "
+                        "'FILE.py:name'", _shortens, "compact=shorten", _compact_remedy),
     "progress": Argument("True, False, or an object with the "
                          "methods of Progress", _is_progress, "progress=False", _progress_remedy),
     "resume": Argument("True, False, or the id of a run", lambda v: isinstance(v,

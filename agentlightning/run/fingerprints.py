@@ -26,12 +26,16 @@ _MOST_BLOCKS = 256
 
 
 def fingerprint(
-    train: Sequence[Json], val: Sequence[Json], agent: AgentSpec, grader: Callable[..., Any] | None
+    train: Sequence[Json],
+    val: Sequence[Json],
+    agent: AgentSpec,
+    grader: Callable[..., Any] | None,
+    compact: Callable[..., Any] | None = None,
 ) -> dict[str, Json]:
     """What is recorded of a run: ``tasks`` and ``code``."""
     return {
         "tasks": {"train_dataset": _of_tasks(train), "val_dataset": _of_tasks(val)},
-        "code": {"agent": _of_agent(agent), "grader": _of_code(grader)},
+        "code": {"agent": _of_agent(agent), "grader": _of_code(grader), "compact": _of_code(compact)},
     }
 
 
@@ -54,15 +58,16 @@ def compare(
             notes.append(
                 f"run {run_id} had {had} in its {name} and is given {has}: scores before and after are not of the same"
             )
-    for what in ("agent", "grader"):
-        before, after = recorded["code"][what], now["code"][what]
+    for what in ("agent", "grader", "compact"):
+        before, after = recorded["code"].get(what), now["code"][what]
         if before is not None and after is not None and before["digest"] != after["digest"]:
             notes.append(
                 f"{after['name']} (the {what}'s code) has changed since run {run_id} began: the steps until now were "
                 "made by what it was then"
             )
-        elif (before is None) != (after is None) and what == "grader":
-            change = "had a grader and is given none" if after is None else "had no grader and is given one"
+        elif (before is None) != (after is None) and what != "agent":
+            name = "grader" if what == "grader" else "function that shortens histories"
+            change = f"had a {name} and is given none" if after is None else f"had no {name} and is given one"
             notes.append(f"run {run_id} {change}")
     return notes
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -89,6 +90,7 @@ class Plan:
     train: Sequence[Json]
     val: Sequence[Json]
     grader: Callable[..., Any] | None
+    compact: Callable[..., Any] | None
     resources: Mapping[str, Json]
     resume: bool | str
     progress: Progress | bool
@@ -132,7 +134,8 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
     began = machine.read()  # loading torch takes long enough to see how busy the machine is
     from agentlightning.gateway import Gateway
     from agentlightning.run.writer import MetricsWriter
-    from agentlightning.runners.check import check_agent
+    from agentlightning.runners.check import check_agent, new_launcher
+    from agentlightning.runners.compaction import Compactor
     from agentlightning.runners.local_desk import LocalDesk, run_here
     from agentlightning.store import open_store
     from agentlightning.views.live.choice import make_progress
@@ -150,7 +153,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
         resumed = await _find(plan, store) if plan.resume else None
         resolved, said = await _with_model_chosen(resolved, output, store, resumed)
         config = resolved.config
-        prints = fingerprint(plan.train, plan.val, plan.agent, plan.grader)
+        prints = fingerprint(plan.train, plan.val, plan.agent, plan.grader, plan.compact)
         description = {**describe_run(resolved, plan.agent.file), "mode": str(plan.mode), **prints}
         description["asked"] = plan.asked.to_json() if plan.asked is not None else None
         record, notes = await _record(plan, store, output, description, resumed)
@@ -175,12 +178,19 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
             learning = Learning(algorithm.objective(), horizon.steps) if plan.mode is Mode.TRAIN else None
             policy = await _open_policy(config, progress, machine, began, learning)
             closing.push_async_callback(policy.close)
+        compactor = None
+        if plan.compact is not None:
+            keys, seconds = given.keys_of_external(), config.gateway.compact_timeout
+            compactor = Compactor(plan.compact, config.runner.n_runners, keys, seconds, folder / "logs" / "compact.log")
+            closing.push_async_callback(compactor.close)
+            compactor.start(partial(new_launcher, keys=keys))
         gateway = Gateway(
             store,
             {} if policy is None else {POLICY: policy.served},
             config.gateway,
             deterministic=config.deterministic,
             external=given.external(),
+            compact=compactor,
         )
         await gateway.start()
         closing.push_async_callback(gateway.close)

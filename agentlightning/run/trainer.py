@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agentlightning import tracing
 from agentlightning.agent.calling import AgentSpec, as_agent
+from agentlightning.agent.loading import load_object
 from agentlightning.agent.resources import POLICY, NamedResources, refuse_clash
 from agentlightning.agent.task_files import TABLES_AND_LINES
 from agentlightning.agent.tasks import Tasks, check_tasks
@@ -27,6 +28,7 @@ from agentlightning.records.result import Evaluation
 from agentlightning.run.arguments import checked
 from agentlightning.run.entry import Interrupts, outliving_terminal, run_here, run_sync
 from agentlightning.run.opening import OpenRun, Plan, open_run
+from agentlightning.runners.compaction import check_parameters
 from agentlightning.settings.fields import RunConfig
 from agentlightning.settings.sources import Resolved, resolve
 from agentlightning.spellings.absent import find
@@ -57,8 +59,10 @@ class Trainer:
     ``model`` is a Hugging Face folder or hub id. ``config`` is a RunConfig, a mapping, or the path of a TOML file;
     further keywords set single settings over it, by section: ``Trainer(model=..., steps=20, learner={"lr": 1e-5},
     sampling={"max_tokens": 64})``. ``n_runners`` (or ``n_workers``) attempts run at once. ``grader(task, output,
-    attempt)`` scores attempts whose agent returns no number. ``max_tasks`` (or ``max_rollouts``) uses only the first
-    tasks. ``progress`` False prints nothing; a Progress object is told instead of the terminal.
+    attempt)`` scores attempts whose agent returns no number. ``compact(messages, tools, limit, count)``, a
+    function or ``"FILE.py:name"``, shortens a history that has grown past the model's context. ``max_tasks`` (or
+    ``max_rollouts``) uses only the first tasks. ``progress`` False prints nothing; a Progress object is told
+    instead of the terminal.
 
     Raises ConfigError for anything that cannot work: an unknown or unsupported argument, a setting out of range, a
     combination nothing can be learned from. Nothing is started before ``fit``.
@@ -83,6 +87,7 @@ class Trainer:
         resources: Mapping[str, Json] | None = None,
         initial_resources: Mapping[str, Json] | None = None,
         grader: Callable[..., Any] | None = None,
+        compact: Callable[..., Any] | str | None = None,
         progress: Progress | bool = True,
         **settings: Any,
     ) -> None:
@@ -106,6 +111,9 @@ class Trainer:
         self.config: RunConfig = self.resolved.config
         self.algorithm: Algorithm = cast(Algorithm, self.resolved.algorithm)
         self.grader = grader
+        self.compact: Callable[..., Any] | None = load_object(compact) if isinstance(compact, str) else compact
+        if self.compact is not None:
+            check_parameters(self.compact)
         self.train_dataset = train_dataset
         self.val_dataset = val_dataset
         self.max_tasks = _one_of("max_tasks", max_tasks, "max_rollouts", max_rollouts)
@@ -336,6 +344,7 @@ class Trainer:
             train=train_tasks,
             val=val_tasks,
             grader=self.grader,
+            compact=self.compact,
             resources=self.resources,
             resume=True if resume == "latest" else resume,
             progress=self.progress,

@@ -39,11 +39,12 @@ from agentlightning.runners.source_code import caches, fixed_settings
 
 
 def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
-    """Carries out an order, ``probe``, ``run`` or ``grade``, writes its result as one frame to ``result_fd``, and
-    returns when user code has had its say at exit.
+    """Carries out an order, ``probe``, ``run``, ``grade`` or ``compact``, writes its result as one frame to
+    ``result_fd``, and returns when user code has had its say at exit.
 
     Before the result come frames of agents that were marked as trainable, so that they are known also where the process
-    is killed. A grader is asked through ``requests_fd`` until that is closed, and has no other result than its answers.
+    is killed. A grader, or what shortens histories, is asked through ``requests_fd`` until that is closed, and has no
+    other result than its answers.
     """
     streams = _own_streams()
     sys.argv = order.get("argv") or [order["source"]["file"] or order["source"]["module"]]
@@ -64,6 +65,11 @@ def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
         from agentlightning.runners.grading import serve
 
         serve(source, order["state"], requests_fd[0], lambda answer: send({"message": answer}))
+        return
+    if order["op"] == "compact":
+        from agentlightning.runners.compaction import serve as serve_compaction
+
+        serve_compaction(source, order["state"], requests_fd[0], lambda answer: send({"message": answer}))
         return
     assignment = Assignment.from_json(order["assignment"])
     run(

@@ -220,6 +220,8 @@ class GatewayConfig(Settings):
     upstream_timeout: float = Field(default=300.0, gt=0)
     """Seconds that the endpoint of an external model may send nothing before a call to it fails. At most 10 of them are
     waited for a connection."""
+    compact_timeout: float = Field(default=60.0, gt=0)
+    """Seconds that `compact`, the function that shortens a history, may take before it is given up."""
     agents: dict[str, AgentRule] = Field(default_factory=dict[str, AgentRule])
     """Names for a program's agents, each with a rule: `planner = {system = "^You plan", tools = ["search"]}`. The first
     rule that holds names the call."""

@@ -135,6 +135,7 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
         deterministic: bool = False,
         policies: dict[str, Served] | None = None,
         external: dict[str, LLM] | None = None,
+        compact: Any = None,
         **engine: Any,
     ) -> House:
         template = template or GlassTemplate()
@@ -146,6 +147,7 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
             config or GatewayConfig(orphan_grace=60, drain=10),
             deterministic=deterministic,
             external=external or {},
+            compact=compact,
         )
         await gateway.start()
         houses.append(House(used, scripted, template, gateway))

@@ -238,7 +238,7 @@ def find(
     facts = Facts(reports, calls, probe, rewards, repeats)
     for rule in (_unreached, cached, _unserved, _refused, _failed, _external, _unrewarded, _incomplete, _left):
         findings += rule(facts)
-    for rule in (_constant, _never_continued, _cut, _malformed, elsewhere, unused, _overruled, _late):
+    for rule in (_compacted, _constant, _never_continued, _cut, _malformed, elsewhere, unused, _overruled, _late):
         findings += rule(facts)
     complete = {report.attempt.id: facts.complete(report) for report in reports}
     findings += untrained(reports, complete, trained_agents)
@@ -340,7 +340,8 @@ def _refused(facts: Facts) -> list[Finding]:
                 "blocks",
                 "A prompt did not fit the model's context",
                 _message(too_long[0]),
-                "shorten the prompt or the history in the agent, or raise engine.context_length if the model allows it",
+                "shorten the prompt or the history in the agent, or pass compact=, a function that shortens it; "
+                "or raise engine.context_length if the model allows it",
                 ids(too_long),
             )
         )
@@ -374,6 +375,29 @@ def _failed(facts: Facts) -> list[Finding]:
     if waited := [report for report in late if report not in slow]:
         remedy = "raise runner.deadline, or find where it waits: what it printed last is above"
         findings.append(Finding("blocks", "The agent passed its deadline", _message(waited[0]), remedy, ids(waited)))
+    return findings
+
+
+def _compacted(facts: Facts) -> list[Finding]:
+    """How often the user's function shortened a history, and how often it could not."""
+    findings: list[Finding] = []
+    if made := facts.where(lambda report: report.usage.compaction.made > 0):
+        uses = [report.usage.compaction for report in made]
+        count = sum(use.made for use in uses)
+        before, after = (
+            sum(each) // count for each in zip(*((u.tokens_before, u.tokens_after) for u in uses), strict=True)
+        )
+        cause = (
+            f"compact shortened one {plural(count, 'time')} in {plural(len(made), 'rollout')}, from "
+            f"{before:,} to {after:,} tokens on average"
+        )
+        remedy = "nothing to do: these calls are branches `compacted`, and later turns go on from the shortened history"
+        findings.append(Finding("notes", "Histories were shortened", cause, remedy, ids(made)))
+    if failed := facts.where(lambda report: report.usage.compaction.failed > 0):
+        uses = [report.usage.compaction for report in failed]
+        cause = f"{plural(sum(use.failed for use in uses), 'time')}, the last: {uses[-1].trouble}"
+        remedy = "mend the function; a history that it cannot shorten is answered with the context-length error"
+        findings.append(Finding("warns", "A history could not be shortened", cause, remedy, ids(failed)))
     return findings
 
 
