@@ -21,7 +21,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, cast
 
 from agentlightning.errors import AgentLightningError, ConfigError, RunFailed
 from agentlightning.logs import NAME
@@ -274,7 +274,10 @@ def _attribute(module: ModuleType, obj: object) -> str | None:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line of at most 300 characters: ``ValueError: the first line of what it says``."""
+    """An exception in one line of at most 300 characters: ``ValueError: the first line of what it says``. Of a group
+    (what an MCP server that does not start ends in) its first cause."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseException", error.exceptions[0])
     if isinstance(error, AgentLightningError):
         text = str(error)
     else:

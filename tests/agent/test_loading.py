@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agentlightning.agent.loading import find_source, parsed, short_errors
+from agentlightning.agent.loading import describe, find_source, parsed, short_errors
 from agentlightning.errors import ConfigError
 from agentlightning.logs import configure_logger
 
@@ -123,3 +123,11 @@ def test_a_parse_that_another_thread_disturbed_is_made_again(monkeypatch: pytest
 
     monkeypatch.setattr(ast, "parse", disturbed)
     assert ast.unparse(parsed("a = 1")) == "a = 1" and not failures
+
+
+def test_a_group_of_errors_is_told_by_its_cause() -> None:
+    """An MCP server that does not start comes out of anyio's task groups so."""
+    cause = FileNotFoundError(2, "No such file or directory", "uvx")
+    group = BaseExceptionGroup("unhandled errors in a TaskGroup", [BaseExceptionGroup("inner", [cause, ValueError()])])
+    assert describe(group) == "FileNotFoundError: [Errno 2] No such file or directory: 'uvx'"
+    assert describe(ValueError("one\ntwo")) == "ValueError: one"
