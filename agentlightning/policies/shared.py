@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from agentlightning.engines.grammar import Grammars
 from agentlightning.engines.local.engine import LocalEngine
+from agentlightning.engines.local.thread_count import long_spins
+from agentlightning.engines.local.threads import Threads
 from agentlightning.engines.models import LoadedModel, load_model
 from agentlightning.errors import ConfigError
 from agentlightning.gateway.served import Served
@@ -21,19 +23,18 @@ from agentlightning.learning import checkpoints
 from agentlightning.learning.learner import Learner
 from agentlightning.learning.objective import ObjectiveSettings
 from agentlightning.nouns import Json
-from agentlightning.policies.learning import Learning
+from agentlightning.policies.base import Learning, Surroundings
 from agentlightning.settings.fields import RunConfig
 from agentlightning.templates import load_template
 
 if TYPE_CHECKING:
     from agentlightning.engines.local.scheduler import Load
-    from agentlightning.engines.local.threads import Threads
     from agentlightning.records.batch import Batch, LearnerStats
     from agentlightning.records.progress import Progress
 
 
 class SharedPolicy:
-    """A policy on one set of weights. Made by `open`; ``close`` it. Without a learner it only samples.
+    """A policy on one set of weights: an `OpenedPolicy`. Made by `open`; ``close`` it. Without a learner it only samples.
 
     ``served`` is what the gateway samples with. While weights change nothing is sampled: live requests end first, and
     waiting ones are sampled from the new version.
@@ -58,12 +59,17 @@ class SharedPolicy:
 
     @classmethod
     async def open(
-        cls, name: str, config: RunConfig, threads: Threads, progress: Progress, learning: Learning | None
-    ) -> SharedPolicy:
+        cls, name: str, config: RunConfig, surroundings: Surroundings, learning: Learning | None
+    ) -> Self:
         """Loads the model and starts what samples it; with ``learning`` also what trains it.
 
         Raises ModelError, ConfigError or MissingExtra, in one line, where that cannot be.
         """
+        threads = Threads(
+            config.threads, say=surroundings.say, machine=surroundings.machine, since=surroundings.began
+        )
+        if threads.count > 1 and (note := long_spins()) is not None:
+            surroundings.progress.message(note)
         model = await asyncio.to_thread(load_model, config.model, threads)
         template = load_template(
             model.tokenizer,
@@ -100,7 +106,7 @@ class SharedPolicy:
         except BaseException:
             await engine.close()
             raise
-        return cls(model, engine, Served(name, engine, template), progress, learner, learning)
+        return cls(model, engine, Served(name, engine, template), surroundings.progress, learner, learning)
 
     async def close(self) -> None:
         """Ends sampling: what is live or waiting fails by name."""

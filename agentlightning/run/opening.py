@@ -18,19 +18,20 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import orjson
 
 from agentlightning.agent.calling import AgentSpec
 from agentlightning.agent.resources import POLICY, NamedResources
-from agentlightning.algorithms.ports import Run
+from agentlightning.algorithms.ports import Policy, Run
 from agentlightning.algorithms.task_order import TaskOrder
-from agentlightning.engines.local.cores import Machine, Reading
-from agentlightning.engines.local.thread_count import long_spins, most_threads
+from agentlightning.engines.local.cores import Machine
+from agentlightning.engines.local.thread_count import most_threads
 from agentlightning.errors import ConfigError, ModelError, StoreError, why_no_folder
 from agentlightning.nouns import Json, Mode, Rollout, RunRecord, RunStatus, Status
-from agentlightning.policies.learning import Learning
+from agentlightning.policies import layout_class
+from agentlightning.policies.base import Learning, OpenedPolicy, Surroundings
 from agentlightning.records.steps import StepsOfGroups
 from agentlightning.run.audience import Audience
 from agentlightning.run.checkpoints import Checkpoints
@@ -48,7 +49,6 @@ from agentlightning.text import at_home
 
 if TYPE_CHECKING:
     from agentlightning.algorithms import Algorithm
-    from agentlightning.policies.shared import SharedPolicy
     from agentlightning.records.attempts import AttemptReport
     from agentlightning.records.probe import AgentProbe
     from agentlightning.records.progress import Progress
@@ -102,6 +102,10 @@ class Plan:
         """Whether a model is loaded: where the algorithm trains it, or where there is one to be scored."""
         algorithm = cast("Algorithm", self.resolved.algorithm)
         return algorithm.trains_weights if self.mode is Mode.TRAIN else bool(self.config.model.path)
+
+
+class RunPolicy(Policy, OpenedPolicy, Protocol):
+    """A policy as its algorithm is handed it, and as the run that opened it has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,9 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
         policy = None
         if plan.has_policy:
             learning = Learning(algorithm.objective(), horizon.steps) if plan.mode is Mode.TRAIN else None
-            policy = await _open_policy(config, progress, machine, began, learning)
+            policy = await _open_policy(
+                config, Surroundings(progress, machine, began, _from_any_thread(progress.message)), learning
+            )
             closing.push_async_callback(policy.close)
         compactor = None
         if plan.compact is not None:
@@ -229,18 +235,11 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
         yield run
 
 
-async def _open_policy(
-    config: RunConfig, progress: Progress, machine: Machine, began: Reading, learning: Learning | None
-) -> SharedPolicy:
+async def _open_policy(config: RunConfig, surroundings: Surroundings, learning: Learning | None) -> RunPolicy:
     """The policy that is trained, or without ``learning`` only sampled. Loads torch."""
-    progress.phase("loading the model")
-    from agentlightning.engines.local.threads import Threads
-    from agentlightning.policies.shared import SharedPolicy
-
-    threads = Threads(config.threads, say=_from_any_thread(progress.message), machine=machine, since=began)
-    if threads.count > 1 and (note := long_spins()) is not None:
-        progress.message(note)
-    return await SharedPolicy.open(POLICY, config, threads, progress, learning)
+    surroundings.progress.phase("loading the model")
+    opened = await layout_class(config.layout).open(POLICY, config, surroundings, learning)
+    return cast("RunPolicy", opened)
 
 
 def with_agents_choice(resolved: Resolved, probe: AgentProbe) -> Resolved:

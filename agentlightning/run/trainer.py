@@ -23,6 +23,7 @@ from agentlightning.algorithms.ports import StopRequested
 from agentlightning.engines.local.thread_count import bound_spinning
 from agentlightning.errors import ConfigError
 from agentlightning.nouns import Json, Mode, RunStatus
+from agentlightning.policies import check_layout
 from agentlightning.records.ledger import Ledger, total
 from agentlightning.records.result import Evaluation
 from agentlightning.run.arguments import checked
@@ -317,6 +318,7 @@ class Trainer:
                 "no model: pass model= (--model), a Hugging Face folder, a hub id, or 'smollm2' to begin with, which "
                 "`agl model smollm2` makes"
             )
+        check_layout(self.config.layout)
         if mode is Mode.TRAIN:
             self.algorithm.check(self.config)
         refuse_clash(external, {POLICY})

@@ -283,6 +283,8 @@ class RunConfig(Settings):
     threads: int | None = Field(default=None, ge=1)
     """Threads that compute, from loading the model on. None: as many as other processes leave cores free, looked at
     again while it works; in `deterministic` mode as many as there are cores at the start, recorded."""
+    layout: str = "shared"
+    """Where a policy samples and learns. `shared`: in this process, on the same weights."""
     trained_agents: str | None = None
     """A name, or a regular expression for whole names: only calls of these agents are trained, those of the others are
     masked as `other_agent`. None: what the agent's own code says, `LitAgent(trained_agents=...)`, else all."""

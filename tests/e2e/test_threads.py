@@ -162,7 +162,7 @@ def test_a_machine_that_gets_busy_is_told_to_whoever_watches(
 def test_a_script_that_imported_torch_first_is_told_once_what_to_set(
     letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("agentlightning.run.opening.long_spins", lambda: "set GOMP_SPINCOUNT")
+    monkeypatch.setattr("agentlightning.policies.shared.long_spins", lambda: "set GOMP_SPINCOUNT")
     for threads, expected in ((2, ["set GOMP_SPINCOUNT"]), (1, [])):
         heard = Heard()
         settings: Json = {"model": letters, "output_dir": tmp_path, "progress": heard, "threads": threads, **QUICK}
