@@ -39,9 +39,7 @@ class OpenedPolicy(Protocol):
     """A policy as the run that opened it has it. Its class also satisfies ``Policy`` of algorithms/ports.py."""
 
     @classmethod
-    async def open(
-        cls, name: str, config: RunConfig, surroundings: Surroundings, learning: Learning | None
-    ) -> Self:
+    async def open(cls, name: str, config: RunConfig, surroundings: Surroundings, learning: Learning | None) -> Self:
         """Loads the model and starts what samples it; with ``learning`` also what trains it.
 
         Raises ModelError, ConfigError or MissingExtra, in one line, where that cannot be.

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 
 class SharedPolicy:
-    """A policy on one set of weights: an `OpenedPolicy`. Made by `open`; ``close`` it. Without a learner it only samples.
+    """A policy on one set of weights, an `OpenedPolicy`. Made by `open`; ``close`` it. Without a learner it only
+    samples.
 
     ``served`` is what the gateway samples with. While weights change nothing is sampled: live requests end first, and
     waiting ones are sampled from the new version.
@@ -58,16 +59,12 @@ class SharedPolicy:
         self._learned_from = engine.version(served.name)
 
     @classmethod
-    async def open(
-        cls, name: str, config: RunConfig, surroundings: Surroundings, learning: Learning | None
-    ) -> Self:
+    async def open(cls, name: str, config: RunConfig, surroundings: Surroundings, learning: Learning | None) -> Self:
         """Loads the model and starts what samples it; with ``learning`` also what trains it.
 
         Raises ModelError, ConfigError or MissingExtra, in one line, where that cannot be.
         """
-        threads = Threads(
-            config.threads, say=surroundings.say, machine=surroundings.machine, since=surroundings.began
-        )
+        threads = Threads(config.threads, say=surroundings.say, machine=surroundings.machine, since=surroundings.began)
         if threads.count > 1 and (note := long_spins()) is not None:
             surroundings.progress.message(note)
         model = await asyncio.to_thread(load_model, config.model, threads)

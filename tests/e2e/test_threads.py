@@ -167,4 +167,5 @@ def test_a_script_that_imported_torch_first_is_told_once_what_to_set(
         heard = Heard()
         settings: Json = {"model": letters, "output_dir": tmp_path, "progress": heard, "threads": threads, **QUICK}
         Trainer(**settings).evaluate(letters_agent.graded, TASKS)
-        assert heard.messages == expected
+        # a busy machine is told of too
+        assert [line for line in heard.messages if "compute threads" not in line] == expected
