@@ -7,14 +7,16 @@ runs where agents run: it never imports torch, and it decides nothing about rewa
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from pathlib import Path
 from types import CellType
-from typing import Any, TypeVar, overload
+from typing import Any, Generic, TypeVar, cast, overload
 
 from agentlightning.agent.loading import AgentSource, find_source, import_source, parse_path
 from agentlightning.agent.resources import LLM, NamedResources
@@ -27,7 +29,13 @@ KNOWN = ("llm", "resources", "prompt_template", "rollout", "tokenizer")
 
 _OLDER = "rollout_id"
 _METHODS = ("rollout", "training_rollout", "validation_rollout")
-_HOOKS = ("on_rollout_start", "on_rollout_end", "on_rollout_started", "on_rollout_ended")
+_HOOKS = {
+    "on_rollout_start": ("on_rollout_start", "on_rollout_started"),
+    "on_rollout_end": ("on_rollout_end", "on_rollout_ended"),
+}
+"""What an agent's own hooks are called, by when they are: before its method, and after it, however that ended."""
+_AROUND = ("trainer", "runner", "tracer")
+T_contra = TypeVar("T_contra", contravariant=True)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -64,13 +72,18 @@ NO_TEMPLATE = (
 # --------------------------------------------------------------------------- what users write
 
 
-class LitAgent:
-    """Base of agents that are classes. A subclass defines any of ``rollout``, ``training_rollout`` and
-    ``validation_rollout``, each plain or as ``..._async``.
+class LitAgent(Generic[T_contra]):
+    """Base of agents that are classes, ``LitAgent`` or ``LitAgent[TASK]``. A subclass defines any of ``rollout``,
+    ``training_rollout`` and ``validation_rollout``, each plain or as ``..._async``; it need not call
+    ``super().__init__()``.
 
     They take the task first and then, by name and in any order, what they need of ``llm``, ``resources``,
     ``prompt_template`` and ``rollout`` (older ones: ``rollout_id``). Without a ``training_rollout`` or
     ``validation_rollout``, ``rollout`` serves for it.
+
+    ``on_rollout_start`` and ``on_rollout_end``, plain or async, are called around each of them with what they take of
+    ``task``, ``rollout``, ``runner``, ``tracer`` and ``agent`` (``task`` is the rollout too, whose ``input`` is the
+    task); the second one also where the agent fails, with the rollout's ``status`` and ``end_time``.
     """
 
     trained_agents: str | None = None
@@ -81,8 +94,38 @@ class LitAgent:
         if trained_agents is not None:
             self.trained_agents = check_pattern(trained_agents, "LitAgent")
 
+    def __getattr__(self, name: str) -> Any:
+        if name in _AROUND:
+            raise AttributeError(f"{type(self).__name__}.{name} is not there: {_NOT_THERE[name]}", name=name, obj=self)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
-class FunctionAgent(LitAgent):
+    def set_trainer(self, trainer: Any) -> None:
+        """Has ``trainer`` be this one, in this process."""
+        self.trainer = trainer
+
+    def set_runner(self, runner: Any) -> None:
+        """Has ``runner`` be this one, in this process."""
+        self.runner = runner
+
+    def get_trainer(self) -> Any:
+        return self.trainer
+
+    def get_runner(self) -> Any:
+        return self.runner
+
+    def get_tracer(self) -> Any:
+        return self.tracer
+
+
+_NOT_THERE = {
+    "trainer": "agents run apart from their Trainer, which may be another process; what an agent needs of it is passed "
+    "as a resource",
+    "runner": "it is there while a run calls the agent",
+    "tracer": "it is there while a run calls the agent; the endpoint records every call without one",
+}
+
+
+class FunctionAgent(LitAgent[Any]):
     """A function under ``@rollout``. It can still be called as the function it is."""
 
     def __init__(self, function: Callable[..., Any], requires: str | None = None, model: LLM | None = None) -> None:
@@ -171,12 +214,14 @@ class Method:
 @dataclass(frozen=True, slots=True)
 class Agent:
     """User code, loaded and checked. ``methods`` has an entry for every mode it can run in; ``model`` is what
-    ``@rollout(model=...)`` declared, ``trained_agents`` what a ``LitAgent`` says of that."""
+    ``@rollout(model=...)`` declared, ``trained_agents`` what a ``LitAgent`` says of that; ``owner`` is the object that
+    has hooks of its own."""
 
     name: str
     methods: Mapping[Mode, Method]
     model: LLM | None = None
     trained_agents: str | None = None
+    owner: LitAgent[Any] | None = None
 
     @property
     def parameters(self) -> frozenset[str]:
@@ -195,7 +240,7 @@ class Agent:
             raise ConfigError(
                 f"agent {self.name!r} has no {'validation' if mode is Mode.VAL else 'training'}_rollout and no rollout"
             )
-        return method.call(handed)
+        return method.call(handed) if self.owner is None else _hooked(self.owner, method, handed)
 
 
 class AgentSpec:
@@ -247,7 +292,7 @@ def make_agent(obj: object, name: str) -> Agent:
         method = _plan(obj.function, name, KNOWN)
         return Agent(name, dict.fromkeys(Mode, method), obj.model, _trained_agents(obj, name))
     if isinstance(obj, LitAgent):
-        return _make_class_agent(obj, name)
+        return _make_class_agent(cast("LitAgent[Any]", obj), name)
     if inspect.isclass(obj):
         what = "pass an instance of it" if issubclass(obj, LitAgent) else "pass a function or an instance of a LitAgent"
         raise ConfigError(f"agent {name!r} is a class: {what}, such as agent = {obj.__name__}()")
@@ -256,13 +301,71 @@ def make_agent(obj: object, name: str) -> Agent:
     return Agent(name, dict.fromkeys(Mode, _plan(obj, name, KNOWN)))
 
 
-def _make_class_agent(agent: LitAgent, name: str) -> Agent:
-    for hook in _HOOKS:
-        if hasattr(agent, hook):
-            raise ConfigError(
-                f"agent {name!r} defines {hook}, which this version never calls: move what it does into the rollout "
-                "method"
-            )
+def _hooks_of(agent: LitAgent[Any], when: str) -> list[Callable[..., Any]]:
+    return [hook for name in _HOOKS[when] if (hook := getattr(agent, name, None)) is not None]
+
+
+def _hooked(owner: LitAgent[Any], method: Method, handed: Handed) -> Any:
+    """Calls the method with the agent's own hooks around it. What it returns is an awaitable where one of them is."""
+    view = handed.rollout
+
+    def ended(error: BaseException | None) -> list[Any]:
+        view.status, view.end_time = "succeeded" if error is None else "failed", time.time()
+        return [_hook(hook, owner, view) for hook in _hooks_of(owner, "on_rollout_end")]
+
+    async def waited(begun: list[Any], value: Any) -> Any:
+        for each in begun:
+            if inspect.isawaitable(each):
+                await each
+        failed: BaseException | None = None
+        try:
+            value = method.call(handed) if value is _LATER else value
+            return await value if inspect.isawaitable(value) else value
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            for each in ended(failed):
+                if inspect.isawaitable(each):
+                    await each
+
+    begun = [_hook(hook, owner, view) for hook in _hooks_of(owner, "on_rollout_start")]
+    if any(inspect.isawaitable(each) for each in begun):
+        return waited(begun, _LATER)
+    try:
+        value = method.call(handed)
+    except BaseException as error:
+        for each in ended(error):
+            if inspect.iscoroutine(each):
+                asyncio.run(each)
+        raise
+    if inspect.isawaitable(value):
+        return waited([], value)
+    after = [each for each in ended(None) if inspect.isawaitable(each)]
+    return _after(after, value) if after else value
+
+
+_LATER = object()
+
+
+async def _after(hooks: list[Any], value: Any) -> Any:
+    for each in hooks:
+        await each
+    return value
+
+
+def _hook(hook: Callable[..., Any], owner: LitAgent[Any], view: Rollout) -> Any:
+    """Calls a hook with what it declares. One that nothing is known for gets its default, or Python says what lacks."""
+    parameters = inspect.signature(hook).parameters
+    known = {"task": view, "rollout": view, "agent": owner}
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        parameters = {**dict.fromkeys((*known, "runner", "tracer")), **parameters}
+    given = {name: known[name] for name in parameters if name in known}
+    given |= {name: getattr(owner, name, None) for name in ("runner", "tracer") if name in parameters}
+    return hook(**given)
+
+
+def _make_class_agent(agent: LitAgent[Any], name: str) -> Agent:
     found: dict[str, Method] = {}
     for method in _METHODS:
         function = getattr(agent, f"{method}_async", None) or getattr(agent, method, None)
@@ -282,10 +385,11 @@ def _make_class_agent(agent: LitAgent, name: str) -> Agent:
         name,
         {mode: method for mode, method in methods.items() if method is not None},
         trained_agents=_trained_agents(agent, name),
+        owner=agent if any(_hooks_of(agent, when) for when in _HOOKS) else None,
     )
 
 
-def _trained_agents(agent: LitAgent, name: str) -> str | None:
+def _trained_agents(agent: LitAgent[Any], name: str) -> str | None:
     return None if agent.trained_agents is None else check_pattern(agent.trained_agents, f"agent {name!r}")
 
 

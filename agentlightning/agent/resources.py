@@ -8,15 +8,19 @@ endpoints are never part of that form.
 
 from __future__ import annotations
 
+import logging
 import string
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
+from agentlightning.agent.plain import Plain
 from agentlightning.errors import ConfigError, MissingExtra, TaskError
 from agentlightning.nouns import Json
 from agentlightning.records.json_values import exact_json
+
+logger = logging.getLogger("agentlightning")
 
 Item_co = TypeVar("Item_co", covariant=True)
 
@@ -39,7 +43,7 @@ class Dataset(Protocol[Item_co]):
 
 
 @dataclass(kw_only=True)
-class LLM:
+class LLM(Plain):
     """A model to call. One without an ``endpoint`` is the run's own: the runner hands it over with the attempt's
     endpoint, and its calls are trained.
 
@@ -57,9 +61,12 @@ class LLM:
     api_key: str | None = field(default=None, repr=False)
     name: str = ""
     tokenizer_only: bool = False
+    resource_type: str = field(default="llm", repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.model = self.model or self.name
+        if self.resource_type not in ("llm", "proxy_llm"):
+            raise ConfigError(f"LLM(resource_type={self.resource_type!r}): it is 'llm', leave it out")
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
         """The base URL for a client. An LLM with an endpoint of its own answers it to everyone."""
@@ -92,7 +99,7 @@ class ProxyLLM(LLM):
 
 
 @dataclass
-class PromptTemplate:
+class PromptTemplate(Plain):
     """A prompt with places to fill in: ``{question}`` under ``f-string``, ``{{ question }}`` under ``jinja`` (which
     needs jinja2)."""
 
@@ -104,8 +111,8 @@ class PromptTemplate:
             raise ConfigError(f"PromptTemplate(engine={self.engine!r}): known are 'f-string' and 'jinja'")
 
     def format(self, **values: Any) -> str:
-        """The template with ``values`` filled in. Raises ConfigError naming what is missing, MissingExtra without
-        jinja2."""
+        """The template with ``values`` filled in; one that has no place in it is a warning. Raises ConfigError naming
+        what is missing, MissingExtra without jinja2."""
         return self._fill_jinja(values) if self.engine == "jinja" else self._fill_plain(values)
 
     def _fill_plain(self, values: Mapping[str, Any]) -> str:
@@ -122,20 +129,33 @@ class PromptTemplate:
                 raise ConfigError(
                     f"the prompt template needs {names}, and got {', '.join(sorted(values)) or 'nothing'}{hint}"
                 )
+            self._note_surplus(needed, values)
             return self.template.format(**values)
         except (ValueError, LookupError, AttributeError, TypeError) as error:
             raise ConfigError(
                 f"the prompt template cannot be filled in: {error}; write {{{{ and }}}} for literal braces"
             ) from error
 
+    def _note_surplus(self, needed: Collection[str], values: Mapping[str, Any]) -> None:
+        """Says once that values have no place: a whole task is often passed, so that is no error."""
+        surplus = sorted(set(values) - set(needed))
+        if surplus and "_said" not in self.__dict__:
+            self.__dict__["_said"] = True
+            logger.warning(
+                "the prompt template has no place for %s: it takes %s",
+                ", ".join(surplus), ", ".join(sorted(needed)) or "nothing",
+            )  # fmt: skip
+
     def _fill_jinja(self, values: Mapping[str, Any]) -> str:
         try:
             import jinja2
+            import jinja2.meta
             import jinja2.sandbox
         except ImportError as error:
             raise MissingExtra("PromptTemplate(engine='jinja') needs jinja2: pip install jinja2") from error
         try:
             sandbox = jinja2.sandbox.SandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+            self._note_surplus(jinja2.meta.find_undeclared_variables(sandbox.parse(self.template)), values)
             return sandbox.from_string(self.template).render(**values)
         except jinja2.UndefinedError as error:
             raise ConfigError(f"the prompt template needs a value it did not get: {error.message}") from error
@@ -143,9 +163,22 @@ class PromptTemplate:
             raise ConfigError(f"the prompt template cannot be filled in: {error}") from error
 
 
+class UnknownResource(ConfigError, KeyError):
+    """A resource of a name that there is not. A KeyError too, which is what a dict raises."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class NamedResources(dict[str, Any]):
     """The resources of a run by name: a dict. ``NamedResources({"main_llm": LLM(...), "judge":
     LLM(endpoint=...)})``."""
+
+    def __missing__(self, name: object) -> Any:
+        raise UnknownResource(
+            f"there is no resource {name!r}: there are {', '.join(map(repr, self)) or 'none'}; pass it as "
+            f"resources={{{name!r}: ...}}"
+        )
 
     def llms(self) -> Iterator[tuple[str, LLM]]:
         return ((name, value) for name, value in self.items() if isinstance(value, LLM))

@@ -198,11 +198,6 @@ def test_a_mark_goes_to_the_runner_and_is_no_part_of_what_the_view_shows():
 class Empty(LitAgent): ...
 
 
-class Hooked(LitAgent):
-    def rollout(self, task): ...
-    def on_rollout_end(self, *args): ...
-
-
 class Unreadable(LitAgent):
     trained_agents = "writer("
 
@@ -226,7 +221,6 @@ async def yields_async(task):
         (Empty(), r"defines none of rollout, training_rollout, validation_rollout"),
         (Empty, r"is a class: pass an instance of it, such as agent = Empty\(\)"),
         (dict, r"is a class: pass a function"),
-        (Hooked(), "defines on_rollout_end, which this version never calls"),
         (Unreadable(), r"agent 'Unreadable': trained_agents='writer\(' is no regular expression"),
         (lambda: 1, "takes no task"),
         (lambda *, task: 1, "takes no task"),
