@@ -306,52 +306,60 @@ def _hooks_of(agent: LitAgent[Any], when: str) -> list[Callable[..., Any]]:
 
 
 def _hooked(owner: LitAgent[Any], method: Method, handed: Handed) -> Any:
-    """Calls the method with the agent's own hooks around it. What it returns is an awaitable where one of them is."""
+    """Calls the method with the agent's own hooks around it. What it returns is an awaitable where the method's is one.
+
+    A plain method is called here, in its own thread, whatever its hooks are: the loop that async agents share must not
+    wait for it.
+    """
     view = handed.rollout
-
-    def ended(error: BaseException | None) -> list[Any]:
-        view.status, view.end_time = "succeeded" if error is None else "failed", time.time()
-        return [_hook(hook, owner, view) for hook in _hooks_of(owner, "on_rollout_end")]
-
-    async def waited(begun: list[Any], value: Any) -> Any:
-        for each in begun:
-            if inspect.isawaitable(each):
-                await each
-        failed: BaseException | None = None
-        try:
-            value = method.call(handed) if value is _LATER else value
-            return await value if inspect.isawaitable(value) else value
-        except BaseException as error:
-            failed = error
-            raise
-        finally:
-            for each in ended(failed):
-                if inspect.isawaitable(each):
-                    await each
-
-    begun = [_hook(hook, owner, view) for hook in _hooks_of(owner, "on_rollout_start")]
-    if any(inspect.isawaitable(each) for each in begun):
-        return waited(begun, _LATER)
+    if inspect.iscoroutinefunction(method.function):
+        return _hooked_async(owner, partial(method.call, handed), view)
+    _run_hooks(owner, "on_rollout_start", view)
     try:
         value = method.call(handed)
     except BaseException as error:
-        for each in ended(error):
-            if inspect.iscoroutine(each):
-                asyncio.run(each)
+        _note_end(view, error)
+        _run_hooks(owner, "on_rollout_end", view)
         raise
     if inspect.isawaitable(value):
-        return waited([], value)
-    after = [each for each in ended(None) if inspect.isawaitable(each)]
-    return _after(after, value) if after else value
-
-
-_LATER = object()
-
-
-async def _after(hooks: list[Any], value: Any) -> Any:
-    for each in hooks:
-        await each
+        return _hooked_async(owner, lambda: value, view, begun=True)
+    _note_end(view, None)
+    _run_hooks(owner, "on_rollout_end", view)
     return value
+
+
+async def _hooked_async(owner: LitAgent[Any], call: Callable[[], Any], view: Rollout, *, begun: bool = False) -> Any:
+    async def hooks(when: str) -> None:
+        for hook in _hooks_of(owner, when):
+            value = _hook(hook, owner, view)
+            if inspect.isawaitable(value):
+                await value
+
+    if not begun:
+        await hooks("on_rollout_start")
+    try:
+        value = await call()
+    except BaseException as error:
+        _note_end(view, error)
+        await hooks("on_rollout_end")
+        raise
+    _note_end(view, None)
+    await hooks("on_rollout_end")
+    return value
+
+
+def _run_hooks(owner: LitAgent[Any], when: str, view: Rollout) -> None:
+    async def awaited(value: Any) -> None:
+        await value
+
+    for hook in _hooks_of(owner, when):
+        value = _hook(hook, owner, view)
+        if inspect.isawaitable(value):
+            asyncio.run(awaited(value))
+
+
+def _note_end(view: Rollout, error: BaseException | None) -> None:
+    view.status, view.end_time = "succeeded" if error is None else "failed", time.time()
 
 
 def _hook(hook: Callable[..., Any], owner: LitAgent[Any], view: Rollout) -> Any:

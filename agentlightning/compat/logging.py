@@ -25,6 +25,7 @@ def setup_logging(
     capture_warnings: bool = False,
     extra_handlers: Iterable[logging.Handler] = (),
     formatter: logging.Formatter | None = None,
+    color: object = False,
     **others: Any,
 ) -> None:
     """Sends the records of this package, and of the loggers named by ``apply_to``, from ``level`` up to stderr (with
@@ -32,18 +33,19 @@ def setup_logging(
 
     ``files`` is one path for all of them, or a path by the logger's name. ``submodule_levels`` are levels by the
     logger's name. With ``propagate`` their records go to the root logger's handlers too, with ``capture_warnings``
-    Python's warnings are records. Calling it again sets all of this anew. Raises ConfigError for an unknown level or
-    argument, and for a file that cannot be written.
+    Python's warnings are records and go where the others go. ``color`` is taken and changes nothing: lines are plain.
+    Calling it again sets all of this anew. Raises ConfigError for an unknown level or argument, and for a file that
+    cannot be written.
     """
-    refused = [
-        name for name, value in others.items() if not (name in ("color", "disable_existing_loggers") and not value)
-    ]
-    if refused and refused != ["color"]:
+    refused = [name for name, value in others.items() if name != "disable_existing_loggers" or value]
+    if refused:
         known = (
             "level, apply_to, console, propagate, files, submodule_levels, capture_warnings, extra_handlers, formatter"
         )
         raise ConfigError(f"setup_logging({refused[0]}=...) has no part behind it: it takes {known}")
     names = [NAME, *([apply_to] if isinstance(apply_to, str) else apply_to or ())]
+    if capture_warnings:
+        names.append("py.warnings")
     used = formatter or LineFormatter()
     shared = [*extra_handlers]
     if console:
@@ -54,13 +56,16 @@ def setup_logging(
         for handler in list(logger.handlers):
             if getattr(handler, "_agentlightning", False) or name == NAME:
                 logger.removeHandler(handler)
+                if isinstance(handler, logging.FileHandler) and getattr(handler, "_agentlightning", False):
+                    handler.close()
         own = files.get(name) if isinstance(files, Mapping) else files
         for handler in [*shared, *([_file(own, used)] if own is not None else [])]:
             logger.addHandler(handler)
         logger.propagate = propagate
     for name, own_level in (submodule_levels or {}).items():
         _set_level(logging.getLogger(name), own_level)
-    logging.captureWarnings(capture_warnings)
+    if capture_warnings:  # else whoever has asked for it elsewhere keeps it
+        logging.captureWarnings(True)
 
 
 def _styled(handler: logging.Handler, formatter: logging.Formatter) -> logging.Handler:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Protocol, cast
 
 from agentlightning.errors import CompactionError
@@ -52,10 +53,7 @@ class Compactions:
         """The history with the longest beginning that was shortened in its shortened form."""
         if not self._made:
             return messages
-        keys = tuple([equality_key(message) for message in messages])
-        chains = [0]
-        for key in keys:
-            chains.append(hash((chains[-1], key)))
+        keys, chains = _chained(messages)
         for end in range(len(messages), 0, -1):
             for begins, shortened in reversed(self._made.get((policy, chains[end]), ())):
                 if begins == keys[:end]:
@@ -64,11 +62,14 @@ class Compactions:
 
     def note(self, messages: Sequence[Message], shortened: tuple[Message, ...], policy: str) -> None:
         """From now on ``shortened`` stands for histories that begin with ``messages``."""
-        keys = tuple([equality_key(message) for message in messages])
-        chain = 0
-        for key in keys:
-            chain = hash((chain, key))
-        self._made.setdefault((policy, chain), []).append((keys, shortened))
+        keys, chains = _chained(messages)
+        self._made.setdefault((policy, chains[-1]), []).append((keys, shortened))
+
+
+def _chained(messages: Sequence[Message]) -> tuple[tuple[Key, ...], list[int]]:
+    """What each message is compared by, and a hash of each beginning of them, the empty one first."""
+    keys = tuple([equality_key(message) for message in messages])
+    return keys, [*accumulate(keys, lambda chain, key: hash((chain, key)), initial=0)]
 
 
 # --------------------------------------------------------------------------- what goes out and what comes back

@@ -217,19 +217,19 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
             progress.message(note)
         pool = await closing.enter_async_context(run_here(desk, plan.agent, probe))
         stop, audience, tasks = Stop(config.max_time), Audience(progress, writer), TaskOrder(plan.train, config.seed)
-        watch = Watch(stop, progress, pool, policy and policy.busy)
+        watch = Watch(stop, progress, pool, None if policy is None else policy.busy)
         rollouts = RunRollouts(record.id, config, store, desk, probe, gateway.ended, resources, watch)
 
         def versions() -> dict[str, int]:
             return {} if policy is None else {POLICY: policy.version}
 
         validations = Validations(record.id, plan.val, config.evaluation, store, rollouts, audience, versions)
-        checkpoints = policy and Checkpoints(folder / "checkpoints", policy, config.checkpoint)
+        checkpoints = None if policy is None else Checkpoints(folder / "checkpoints", policy, config.checkpoint)
         journal = RunJournal(record, horizon, store, tasks, rollouts, validations, checkpoints)
         ports = Run(config, tasks, rollouts, journal, resources, {} if policy is None else {POLICY: policy})
         run = OpenRun(
             record, folder, store, progress, ports, rollouts, journal, stop, pool,
-            template=policy and policy.served.template, resumed=resumed is not None, reports=[],
+            template=None if policy is None else policy.served.template, resumed=resumed is not None, reports=[],
         )  # fmt: skip
         desk.on_attempt = run.reports.append if plan.mode is Mode.DEV else None
         yield run

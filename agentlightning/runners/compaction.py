@@ -21,7 +21,7 @@ from agentlightning.runners.execution import needs_main_thread, seed_everything
 from agentlightning.runners.frames import read_frame
 from agentlightning.runners.output_log import OutputLog
 from agentlightning.runners.process import Launcher
-from agentlightning.runners.user_function import UserFunction, imported, own_streams
+from agentlightning.runners.user_function import UserFunction, awaited, imported, own_streams
 
 NAMES = ("messages", "tools", "limit", "count")
 """What the function may take."""
@@ -58,14 +58,10 @@ def call(function: Callable[..., Any], asked: Mapping[str, Json], count: Count, 
     given: dict[str, Any] = {**{name: asked[name] for name in ("tools", "limit")}, "count": count}
     try:
         value = function(asked[first], **{name: given[name] for name in others})
-        return run(_await(value)) if inspect.isawaitable(value) else value
+        return run(awaited(value)) if inspect.isawaitable(value) else value
     except BaseException as error:  # also SystemExit: whatever it raises fails the call, not the run
         hint = ": one that uses signals needs a process of its own" if needs_main_thread(error) else ""
         raise CompactionError(f"raised {describe(error)}{hint}") from error
-
-
-async def _await(value: Any) -> Any:
-    return await value
 
 
 def serve(source: AgentSource, state: Mapping[str, str], requests_fd: int, answer: Callable[[Json], None]) -> None:

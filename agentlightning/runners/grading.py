@@ -18,7 +18,7 @@ from agentlightning.runners.execution import needs_main_thread, seed_everything
 from agentlightning.runners.frames import read_frame
 from agentlightning.runners.output_log import OutputLog
 from agentlightning.runners.process import Launcher
-from agentlightning.runners.user_function import UserFunction, imported, own_streams
+from agentlightning.runners.user_function import UserFunction, awaited, imported, own_streams
 
 Grader = Callable[..., Any]
 
@@ -39,7 +39,7 @@ def grade(grader: Grader, arguments: tuple[Any, ...], run: Callable[[Any], Any],
     try:
         value = grader(*arguments)
         if inspect.isawaitable(value):
-            value = run(_await(value))
+            value = run(awaited(value))
         return Grade(None if value is None else check_reward(value, "the grader's reward"))
     except RewardError as error:
         return Grade(Failure(Reason.BAD_REWARD, str(error)))
@@ -48,10 +48,6 @@ def grade(grader: Grader, arguments: tuple[Any, ...], run: Callable[[Any], Any],
         if no_process and needs_main_thread(error):
             message += f": one that uses signals needs a process of its own, and {no_process}"
         return Grade(Failure(Reason.AGENT_ERROR, message, user_traceback(error)))
-
-
-async def _await(value: Any) -> Any:
-    return await value
 
 
 def count_arguments(grader: Grader) -> int:

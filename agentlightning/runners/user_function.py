@@ -69,6 +69,11 @@ def _is_guarded(script: Path) -> bool:
     )
 
 
+async def awaited(value: Any) -> Any:
+    """An awaitable that a function returned, as the coroutine that a loop can be run for."""
+    return await value
+
+
 # --------------------------------------------------------------------------- the process' side
 
 

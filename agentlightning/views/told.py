@@ -34,11 +34,9 @@ def told_lines(attempt: Attempt, spans: Sequence[SpanRecord], *, full: bool = Fa
 
 def _line(attempt: Attempt, span: SpanRecord, *, full: bool) -> Text:
     took = span.ended_at - span.started_at
-    line = Text.assemble(
-        (f"told {duration(max(0.0, span.started_at - attempt.started_at))} in", "dim"),
-        "  ",
-        (one_line(_name(span)), "bold red" if span.status is SpanStatus.ERROR else "bold"),
-    )
+    line = Text()
+    line.append(f"told {duration(max(0.0, span.started_at - attempt.started_at))} in", style="dim").append("  ")
+    line.append(one_line(_name(span)), style="bold red" if span.status is SpanStatus.ERROR else "bold")
     if took > 0:
         line.append(f" {duration(took)}", style="dim")
     text = one_line(_said(span))

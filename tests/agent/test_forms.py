@@ -169,6 +169,24 @@ def test_the_hook_at_the_end_is_called_where_the_agent_fails_and_the_failure_sta
     assert agent.heard[-1][:2] == ("end", "failed")
 
 
+def test_a_plain_agent_with_async_hooks_runs_in_its_own_thread_and_not_in_the_loop_that_others_share() -> None:
+    seen: list[bool] = []
+
+    class Blocking(AsyncHooks):
+        def rollout(self, task: Any) -> Any:
+            with pytest.raises(RuntimeError, match="no running event loop"):
+                asyncio.get_running_loop()
+            seen.append(True)
+            return 1.0
+
+    rollout = Rollout(rollout_id="r1", input="task", mode="train", attempt=Attempt(attempt_id="r1.1"))
+    agent = Blocking()
+    agent.runner = agent.tracer = None
+    handed = Handed("task", LLM_HANDED, NamedResources(), rollout)
+    assert as_agent(agent).load().call(Mode.TRAIN, handed) == 1.0 and seen == [True]
+    assert [each[0] for each in agent.heard] == ["start", "end"]
+
+
 # --------------------------------------------------------------------------- what users build
 
 ROLLOUTS: list[Callable[[], Rollout]] = [

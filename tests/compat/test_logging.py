@@ -75,13 +75,20 @@ def test_records_go_to_files_and_to_handlers_of_ones_own(tmp_path: Path, capsys:
 
     setup_logging(console=False, files=tmp_path / "all.log", extra_handlers=[Keeps()])
     logging.getLogger("agentlightning").warning("one")
-    setup_logging(console=False, files={"agentlightning": str(tmp_path / "own.log")}, capture_warnings=True)
+    setup_logging(console=False, files={"agentlightning": str(tmp_path / "own.log")})
     logging.getLogger("agentlightning").warning("two")
     assert kept == ["one"] and capsys.readouterr().err == ""
     assert "one" in (tmp_path / "all.log").read_text() and "two" not in (tmp_path / "all.log").read_text()
     assert "two" in (tmp_path / "own.log").read_text()
-    with warnings.catch_warnings(record=True):
-        assert logging.getLogger("py.warnings").handlers is not None
+
+
+def test_captured_warnings_go_where_the_records_go(tmp_path: Path) -> None:
+    setup_logging(console=False, files=tmp_path / "all.log", capture_warnings=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(True)  # as the block of warnings began with Python's own way to show them
+        warnings.warn("mind the gap", stacklevel=1)
+    assert "mind the gap" in (tmp_path / "all.log").read_text()
 
 
 @pytest.mark.parametrize(
