@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from agentlightning.gateway.request_bodies import readable
@@ -33,6 +33,8 @@ class TakenSpans:
 
     count: int = 0
     size: int = 0
+    _within: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    """By a span's id, when what is told to lie within it began first and ended last."""
 
     def take(self, spans: Sequence[Json], size: int, now: float) -> list[SpanRecord]:
         """The records of what a body of ``size`` bytes says, at the Unix time ``now``. Raises CallError for what is no
@@ -49,9 +51,19 @@ class TakenSpans:
                 413, f"the spans of an attempt are at most {MOST_BYTES >> 20} MB: these are not taken",
                 code="too_many_spans",
             )  # fmt: skip
-        records = [_record(span, place, now) for place, span in enumerate(spans)]
+        records = [self._around(_record(span, place, now)) for place, span in enumerate(spans)]
         self.count, self.size = self.count + len(spans), self.size + size
         return records
+
+    def _around(self, span: SpanRecord) -> SpanRecord:
+        """The span, at least as long as what lies within it, which was told before it: each way here takes its own
+        time, and by that a span that began at once with its parent would seem to have begun before it."""
+        began, ended = self._within.get(span.span_id, (span.started_at, span.ended_at))
+        span = replace(span, started_at=min(span.started_at, began), ended_at=max(span.ended_at, ended))
+        if span.parent_id is not None:
+            first, last = self._within.get(span.parent_id, (span.started_at, span.ended_at))
+            self._within[span.parent_id] = min(first, span.started_at), max(last, span.ended_at)
+        return span
 
 
 def _record(span: Json, place: int, now: float) -> SpanRecord:

@@ -157,6 +157,8 @@ class RunRollouts:
     ) -> list[Group]:
         groups = await self._queue(tasks, size, mode, resources)
         await self._wait(groups, all)
+        if mode is Mode.DEV:
+            await self._desk.all_told()
         return [await self._finished(group) for group in groups]
 
     def take_late(self) -> tuple[int, int]:

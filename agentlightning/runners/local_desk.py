@@ -168,6 +168,8 @@ class LocalDesk:
         self._graders = None if grader is None else Graders(grader, config.grader, config.n_runners, self.keys)
         self._logs = None if folder is None else folder / "logs"
         self._open: dict[str, _Open] = {}
+        self._none_open = asyncio.Event()
+        self._none_open.set()
 
     # ------------------------------------------------------------------ for the run
 
@@ -204,6 +206,11 @@ class LocalDesk:
     def holds(self, rollout_ids: Collection[str]) -> bool:
         """Whether any of the rollouts is being run right now."""
         return any(attempt.rollout.id in rollout_ids for attempt in self._open.values())
+
+    async def all_told(self) -> None:
+        """Waits until ``on_attempt`` knows of every attempt that was leased: a rollout is final in the record a moment
+        before. Each attempt has its own deadline."""
+        await self._none_open.wait()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -248,6 +255,8 @@ class LocalDesk:
         finally:
             attempt.log.close()
             self._open.pop(attempt_id, None)
+            if not self._open:
+                self._none_open.set()
             self._leases.look_again()
 
     # ------------------------------------------------------------------ one attempt
@@ -255,6 +264,7 @@ class LocalDesk:
     async def _assign(self, rollout: Rollout, attempt: Attempt) -> Assignment:
         path = None if self._logs is None else self._logs / f"{_file_name(attempt.id)}.log"
         self._open[attempt.id] = _Open(rollout, attempt, OutputLog(path))
+        self._none_open.clear()
         resources = (await self._resources.version(rollout.resources_version)).to_json()
         sampling = self._sampling_of(rollout.mode)
         endpoint = await self._gateway.open(rollout, attempt, sampling=sampling, resources=resources)

@@ -192,5 +192,9 @@ def add_spans(connection: Connection, attempt_id: str, rows: Sequence[Params]) -
 
 
 def select_spans(connection: Connection, attempt_id: str) -> list[SpanRecord]:
-    wanted = select(spans).where(spans.c.attempt_id == attempt_id).order_by(spans.c.started_at, spans.c.seq)
+    wanted = (
+        select(spans)
+        .where(spans.c.attempt_id == attempt_id)
+        .order_by(spans.c.started_at, spans.c.ended_at.desc(), spans.c.seq)
+    )
     return [to_span(row) for row in connection.execute(wanted).mappings()]

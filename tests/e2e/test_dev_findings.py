@@ -12,6 +12,7 @@ import pytest
 
 from agentlightning import GRPO, Trainer, emit_reward
 from agentlightning.nouns import CallStatus
+from agentlightning.store.sql import SqlStore
 from agentlightning.views.dev.report import DevReport
 from tests.e2e import letters_agent
 from tests.e2e.test_training import _open
@@ -149,3 +150,19 @@ def test_training_counts_late_calls_cut_samples_and_unused_rewards_in_its_ledger
     assert result.ledger.late >= 1 and "late" not in result.ledger.calls
     assert result.ledger.late == asyncio.run(late_calls(tmp_path))
     assert 0 < result.ledger.cut <= sum(result.ledger.calls.values())
+
+
+def test_an_attempt_whose_report_comes_after_its_rollout_is_final_is_in_the_report(
+    letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine may go on with whoever waits for the rollout before the desk says what came of its attempt."""
+    finish = SqlStore.finish
+
+    async def slowly(*given: Any, **named: Any) -> Any:
+        ended = await finish(*given, **named)
+        await asyncio.sleep(0.3)
+        return ended
+
+    monkeypatch.setattr(SqlStore, "finish", slowly)
+    report = trainer(letters, tmp_path).dev(letters_agent.agent, letter_tasks(2), 1)
+    assert [attempt.repeats is None for attempt in report.attempts] == [True, False]

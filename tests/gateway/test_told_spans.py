@@ -122,3 +122,14 @@ async def test_a_reward_keeps_what_is_said_besides(house: House) -> None:
             assert answer.status == 422 and "attributes must be an object" in await answer.text()
     (reward,) = await house.store.rewards(visit.rollout.id)
     assert reward.attributes == {"step": 2}
+
+
+def test_a_span_never_seems_to_begin_before_the_one_that_it_lies_within() -> None:
+    """The inner one ends, and is told, first; what tells of the outer one took longer on its way."""
+    taken = told_spans.TakenSpans()
+    (inner,) = taken.take([span("in", parent_id="out", started_ago=1.0, ended_ago=0.0)], 10, 100.0)
+    (outer,) = taken.take([span("out", started_ago=1.0, ended_ago=0.5)], 10, 100.4)
+    assert (inner.started_at, inner.ended_at) == (99.0, 100.0)
+    assert (outer.started_at, outer.ended_at) == (99.0, 100.0)
+    (apart,) = taken.take([span("apart", started_ago=1.0)], 10, 100.4)
+    assert apart.started_at == 99.4

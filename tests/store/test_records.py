@@ -249,6 +249,9 @@ async def test_spans_come_back_exactly_in_the_order_in_which_they_began(store: S
     await store.add_spans(other.id, [span("a", 3.0)])
     await store.add_spans(other.id, [])
     assert await store.spans(attempt.id) == [first, within, later]
+    longer = replace(span("d", 1.5), ended_at=9.0)
+    await store.add_spans(attempt.id, [longer])
+    assert await store.spans(attempt.id) == [longer, first, within, later]
     assert await store.spans(other.id) == [span("a", 3.0)] and await store.spans("nobody") == []
 
 
