@@ -13,6 +13,7 @@ from agentlightning.errors import ConfigError, MissingExtra
 from agentlightning.text import at_home
 
 if TYPE_CHECKING:
+    from agentlightning.nouns import Rollout
     from agentlightning.records.traces import AttemptTrace
     from agentlightning.views.trace import Decoder, ShownRollout
 
@@ -30,6 +31,10 @@ class LastTrace:
     @property
     def rollout_id(self) -> str:
         return self.view.rollout.id
+
+    @property
+    def rollout(self) -> Rollout:
+        return self.view.rollout
 
     @property
     def attempt(self) -> int:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from agentlightning.records.attempts import AttemptReport
     from agentlightning.records.probe import AgentProbe
     from agentlightning.records.progress import Progress
+    from agentlightning.runners.companions import Companions
     from agentlightning.runners.pool import RunnerPool
     from agentlightning.store.base import Store
     from agentlightning.templates.base import Template
@@ -96,6 +97,8 @@ class Plan:
     progress: Progress | bool
     asked: Asked | None = None
     """The command that asked for it, where one did."""
+    companions: Companions | None = None
+    """What goes along with every attempt where its agent runs."""
 
     @property
     def has_policy(self) -> bool:
@@ -215,7 +218,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
         closing.callback(writer.close)
         for note in writer.notes:
             progress.message(note)
-        pool = await closing.enter_async_context(run_here(desk, plan.agent, probe))
+        pool = await closing.enter_async_context(run_here(desk, plan.agent, probe, companions=plan.companions))
         stop, audience, tasks = Stop(config.max_time), Audience(progress, writer), TaskOrder(plan.train, config.seed)
         watch = Watch(stop, progress, pool, None if policy is None else policy.busy)
         rollouts = RunRollouts(record.id, config, store, desk, probe, gateway.ended, resources, watch)

@@ -23,6 +23,7 @@ from agentlightning.agent.loading import AgentSource, import_source, user_traceb
 from agentlightning.errors import ConfigError
 from agentlightning.nouns import Failure, Json, Mode, Reason
 from agentlightning.runners.assignment import Assignment, MarkTrainable
+from agentlightning.runners.companions import Companions, Company
 from agentlightning.runners.environment import settle_environment
 from agentlightning.runners.execution import (
     LEFTOVERS,
@@ -78,6 +79,7 @@ def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
         assignment,
         lambda result: send(result_to_json(result)),
         lambda name: write_all(result_fd, frame({"message": name})),
+        order.get("companions"),
     )
     if assignment.mode is Mode.DEV:
         _let_threads_end(LEFTOVERS)
@@ -110,11 +112,14 @@ def run(
     assignment: Assignment,
     deliver: Callable[[AgentResult], None],
     mark: MarkTrainable,
+    companions: Json = None,
 ) -> None:
-    """Imports the agent and calls it. What both draw follows from the rollout's seed."""
+    """Imports the agent and what goes along with it, and calls it. What they draw follows from the rollout's seed."""
     seed_everything(assignment.seed)
     try:
         agent = make_agent(import_source(source), name)
+        company = Company(companions and Companions.from_json(companions))
+        company.begin()
         seed_everything(assignment.seed)  # again, for the libraries that are there only now
     except ConfigError as error:
         cause = error.__cause__
@@ -123,7 +128,8 @@ def run(
     except BaseException as error:  # noqa: BLE001  # KeyboardInterrupt raised by an import
         deliver(failure_of(error))
         return
-    execute(agent, assignment, deliver, mark)
+    execute(agent, assignment, deliver, mark, company=company)
+    company.end()
 
 
 def probe(source: AgentSource) -> dict[str, Json]:

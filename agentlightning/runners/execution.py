@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from agentlightning.agent.calling import Agent
+from agentlightning.agent.calling import Agent, Handed
 from agentlightning.agent.loading import describe, user_traceback, where
 from agentlightning.agent.rewards import check_reward, is_number, why_not
 from agentlightning.errors import AgentLightningError, ConfigError, RewardError
 from agentlightning.nouns import Failure, Json, Mode, Reason
 from agentlightning.records.json_values import is_json
 from agentlightning.runners.assignment import ENDPOINT_VARIABLES, Assignment, MarkTrainable
+from agentlightning.runners.companions import Company
 
 LEFTOVERS = 1.0
 """Seconds that tasks and threads, which an agent left behind, get under ``dev`` after its result, so that the calls
@@ -76,23 +77,31 @@ def execute(
     deliver: Callable[[AgentResult], None],
     mark: MarkTrainable,
     wait_for: Callable[[Awaitable[Any]], Any] | None = None,
+    company: Company | None = None,
 ) -> None:
     """Calls the agent, in this thread, and delivers what came of it once. Nothing the agent raises gets out of here.
 
     ``mark`` is told each agent that it marks as trainable, at once and once, never after the result. An awaitable that
     it returns is awaited by ``wait_for``, by default in an event loop of its own. The result is delivered before that
-    loop is closed: what the agent left behind may take its time or hang, and is nobody's result.
+    loop is closed: what the agent left behind may take its time or hang, and is nobody's result. ``company`` goes along
+    with it.
     """
     runner: asyncio.Runner | None = None
     marks = _Marks(mark)
+
+    def call(handed: Handed) -> Any:
+        nonlocal runner, wait_for
+        value = agent.call(assignment.mode, handed)
+        if not inspect.isawaitable(value):
+            return value
+        if wait_for is None:
+            runner = asyncio.Runner()
+            wait_for = partial(_wait_on, runner)
+        return wait_for(value)
+
     try:
-        value = agent.call(assignment.mode, assignment.handed(agent.model, marks.add))
-        if inspect.isawaitable(value):
-            if wait_for is None:
-                runner = asyncio.Runner()
-                wait_for = partial(_wait_on, runner)
-            value = wait_for(value)
-        result = returned(value)
+        handed = assignment.handed(agent.model, marks.add)
+        result = returned((company or Company()).attend(agent, handed.rollout, partial(call, handed)))
     except BaseException as error:  # noqa: BLE001  # also SystemExit and KeyboardInterrupt: an agent's exit is its failure, not the runner's
         result = failure_of(error)
     marks.close()

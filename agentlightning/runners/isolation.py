@@ -10,6 +10,7 @@ from agentlightning.agent.calling import AgentSpec
 from agentlightning.records.probe import AgentProbe
 from agentlightning.runners.assignment import Assignment, MarkTrainable
 from agentlightning.runners.check import new_launcher
+from agentlightning.runners.companions import Companions
 from agentlightning.runners.execution import AgentResult
 from agentlightning.runners.output_log import Log
 from agentlightning.runners.process import Launcher, ProcessIsolation
@@ -46,10 +47,12 @@ def isolate(
     *,
     extra_env: Mapping[str, str] | None = None,
     keys: Collection[str] = (),
+    companions: Companions | None = None,
 ) -> Isolation:
     """The isolation that a check of the agent found. Its calls go to ``address``; ``keys`` are kept out of its
-    environment, and ``extra_env`` is added to it."""
+    environment, and ``extra_env`` is added to it. ``companions`` go along with every attempt; raises ConfigError for
+    those that cannot be where it runs."""
     if probe.isolation == "thread":
-        return ThreadIsolation(agent.load(), address)
+        return ThreadIsolation(agent.load(), address, companions)
     assert agent.source is not None
-    return ProcessIsolation(agent.source, agent.name, extra_env or {}, new_launcher(probe, keys))
+    return ProcessIsolation(agent.source, agent.name, extra_env or {}, new_launcher(probe, keys), companions)

@@ -30,6 +30,7 @@ from agentlightning.records.probe import AgentProbe
 from agentlightning.records.usage import AttemptUsage
 from agentlightning.runners.assignment import Assignment, Endpoint
 from agentlightning.runners.check import new_launcher
+from agentlightning.runners.companions import Companions
 from agentlightning.runners.execution import AgentResult, Returned, or_failure
 from agentlightning.runners.grading import Grader, Graders
 from agentlightning.runners.isolation import isolate
@@ -372,14 +373,19 @@ def _file_name(attempt_id: str) -> str:
 
 @asynccontextmanager
 async def run_here(
-    desk: LocalDesk, agent: AgentSpec, probe: AgentProbe, extra_env: Mapping[str, str] | None = None
+    desk: LocalDesk,
+    agent: AgentSpec,
+    probe: AgentProbe,
+    extra_env: Mapping[str, str] | None = None,
+    companions: Companions | None = None,
 ) -> AsyncGenerator[RunnerPool]:
-    """Runs what the desk leases in this process and those it starts. ``probe`` is what a check of the agent found.
+    """Runs what the desk leases in this process and those it starts. ``probe`` is what a check of the agent found;
+    ``companions`` go along with every attempt.
 
     The desk is closed before the pool, so that nothing is leased or graded any more while attempts are stopped; what
     starts processes is closed last.
     """
-    isolation = isolate(agent, probe, desk.address, extra_env=extra_env, keys=desk.keys)
+    isolation = isolate(agent, probe, desk.address, extra_env=extra_env, keys=desk.keys, companions=companions)
     await isolation.start()
     try:
         await desk.start(probe, isolation.launcher)

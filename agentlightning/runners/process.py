@@ -25,6 +25,7 @@ from agentlightning.agent.loading import AgentSource
 from agentlightning.errors import AgentLightningError
 from agentlightning.nouns import Failure, Json, Reason
 from agentlightning.runners.assignment import Assignment, MarkTrainable
+from agentlightning.runners.companions import Companions
 from agentlightning.runners.environment import absolute_path, inherited_environment
 from agentlightning.runners.execution import AgentResult, result_from_json
 from agentlightning.runners.frames import Frames, frame
@@ -79,11 +80,23 @@ class Launcher(Protocol):
 
 
 class ProcessIsolation:
-    """Runs attempts of one agent in processes. ``abandoned`` is always 0: nothing outlives its kill."""
+    """Runs attempts of one agent in processes, each with companions of its own, made again there. ``abandoned`` is
+    always 0: nothing outlives its kill.
+
+    Raises ConfigError for companions that cannot be made again.
+    """
 
     abandoned = 0
 
-    def __init__(self, source: AgentSource, name: str, env: Mapping[str, str], launcher: Launcher) -> None:
+    def __init__(
+        self,
+        source: AgentSource,
+        name: str,
+        env: Mapping[str, str],
+        launcher: Launcher,
+        companions: Companions | None = None,
+    ) -> None:
+        self._companions = companions and companions.to_json()
         self.launcher = launcher
         self._source = source
         self._name = name
@@ -115,6 +128,7 @@ class ProcessIsolation:
             "source": asdict(self._source),
             "env": {**self._env, **assignment.environment()},
             "assignment": assignment.to_json(),
+            "companions": self._companions,
         }
         child = await self.launcher.launch(order, log.write, mark)
         try:

@@ -20,12 +20,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from agentlightning.agent.calling import Agent
 from agentlightning.agent.rewards import current_endpoint
 from agentlightning.nouns import Failure, Reason
 from agentlightning.runners.assignment import Assignment, MarkTrainable
+from agentlightning.runners.companions import Companions, Company
 from agentlightning.runners.event_loops import AgentCoroutine, AgentLoops, attempt_log, end_if_forked, quieten
 from agentlightning.runners.execution import LEFTOVERS, AgentResult, execute
 from agentlightning.runners.output_log import Log
@@ -39,13 +41,14 @@ _OURS = ("store-", "asyncio_", "agl-", "ThreadPoolExecutor")
 
 
 class ThreadIsolation:
-    """Runs attempts of one agent in threads, which call ``url``. ``abandoned`` counts threads of ended attempts that
+    """Runs attempts of one agent in threads, which call ``url``, with its companions. ``abandoned`` counts threads of ended attempts that
     still run."""
 
     launcher = None
 
-    def __init__(self, agent: Agent, url: str) -> None:
+    def __init__(self, agent: Agent, url: str, companions: Companions | None = None) -> None:
         self._agent = agent
+        self._company = Company(companions)
         self._url = url
         self._loops = AgentLoops()
         self._left: list[threading.Thread] = []
@@ -61,6 +64,7 @@ class ThreadIsolation:
         redirect.enter()
         bypass.enter(self._url)
         quieten()
+        await asyncio.to_thread(self._company.begin)
 
     async def settle(self) -> None:
         """Until threads and tasks that attempts left behind have ended, or had ``LEFTOVERS`` seconds for it."""
@@ -72,6 +76,7 @@ class ThreadIsolation:
                     await asyncio.sleep(0.02)
 
     async def close(self) -> None:
+        await asyncio.to_thread(self._company.end)
         self._loops.close()
         bypass.leave(self._url)
         redirect.leave()
@@ -92,7 +97,8 @@ class ThreadIsolation:
                 redirect.streams()  # for whatever runs now, where the agent deleted them
                 deliver(result)
 
-            execute(self._agent, assignment, end, mark, lambda value: self._loops.wait_for(value, running.hold))
+            wait_for = partial(self._loops.wait_for, hold=running.hold)
+            execute(self._agent, assignment, end, mark, wait_for, self._company)
             running.close()
 
         name = f"agent-{assignment.attempt_id}"

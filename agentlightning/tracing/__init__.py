@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from agentlightning.errors import ConfigError
 
 if TYPE_CHECKING:
+    from agentlightning.nouns import Rollout
     from agentlightning.records.traces import AttemptTrace
 
 __all__ = ["DrawnTrace", "last_trace"]
@@ -20,6 +21,9 @@ class DrawnTrace(Protocol):
 
     @property
     def rollout_id(self) -> str: ...
+
+    @property
+    def rollout(self) -> Rollout: ...
 
     @property
     def attempt(self) -> int: ...

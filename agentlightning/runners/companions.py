@@ -1,0 +1,289 @@
+"""Companions: what a program has go along with its attempts where the agent runs: a tracer of its own, and hooks.
+
+They set up what the agent counts on (an instrumentation, say) and look at what it did; the endpoint records the calls
+with or without them. A tracer that cannot begin fails the attempt, since its agent may count on it; what fails at the
+end of one, and a hook, is a line in the log. None of them ends a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextvars
+import inspect
+import logging
+import pickle
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from agentlightning.agent.calling import Agent, LitAgent, RolloutView
+from agentlightning.agent.loading import AgentSource, describe, find_source, import_source, where
+from agentlightning.errors import AgentLightningError, ConfigError
+from agentlightning.nouns import Json
+from agentlightning.tracing.tracer import Tracer
+
+logger = logging.getLogger("agentlightning.runners")
+
+T = TypeVar("T")
+
+HOOKS = ("on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end")
+"""What a hook may have, in the order in which they are called: ``rollout`` around all, ``trace`` around the agent within
+the tracer's context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Companions:
+    """As a program hands them over. ``tracer`` None: there is none of its own."""
+
+    tracer: Any = None
+    hooks: tuple[Any, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        """How they can be made again in an agent's process. Raises ConfigError for one that cannot."""
+        return {
+            "tracer": None if self.tracer is None else _portable(self.tracer, "tracer"),
+            "hooks": [_portable(hook, "a hook") for hook in self.hooks],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Companions:
+        """Imports them. Raises whatever their modules raise."""
+        tracer = value["tracer"]
+        return cls(None if tracer is None else _made_again(tracer), tuple(map(_made_again, value["hooks"])))
+
+
+def _portable(companion: object, what: str) -> dict[str, Json]:
+    """A name it is bound to, else its class and its attributes."""
+    if (source := find_source(companion)) is not None:
+        return {"source": asdict(source)}
+    kind = type(companion)
+    try:
+        source = find_source(kind)
+        state = base64.b64encode(pickle.dumps(getattr(companion, "__dict__", {}))).decode()
+    except Exception as error:  # noqa: BLE001  # a user's object may refuse to be pickled in any way
+        source, state = None, describe(error)
+    if source is None:
+        raise ConfigError(
+            f"{what} {kind.__name__} cannot be made again in the agents' processes (isolation='process'): give it a "
+            "name at the top of its file, or use isolation='thread'"
+        )
+    return {"class": asdict(source), "state": state}
+
+
+def _made_again(value: Mapping[str, Json]) -> Any:
+    if "source" in value:
+        return import_source(AgentSource(**value["source"]))
+    kind = cast("type[Any]", import_source(AgentSource(**value["class"])))
+    companion = kind.__new__(kind)
+    vars(companion).update(pickle.loads(base64.b64decode(value["state"])))
+    return companion
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerView:
+    """What runs an agent, as hooks are handed it and as ``agent.runner``."""
+
+    agent: Any
+    tracer: Any
+    worker_id: int = 0
+
+    def get_agent(self) -> Any:
+        return self.agent
+
+    def get_worker_id(self) -> int:
+        return self.worker_id
+
+
+class Company:
+    """The companions in one process that runs agents: begun before its first attempt, ended after its last."""
+
+    def __init__(self, companions: Companions | None = None) -> None:
+        given = companions or Companions()
+        self._own = given.tracer
+        self._tracer: Any = Tracer() if given.tracer is None else given.tracer
+        self._hooks = given.hooks
+        self._trouble: AgentLightningError | None = None
+        """Why the tracer never began."""
+        self._said: set[str] = set()
+
+    def begin(self) -> None:
+        """Has the tracer set up what its agents count on."""
+        for name, arguments in (("init", ()), ("init_worker", (0,))):
+            if (method := getattr(self._own, name, None)) is not None and self._trouble is None:
+                try:
+                    _waited(method(*arguments))
+                except Exception as error:  # noqa: BLE001  # said by every attempt that it fails
+                    self._trouble = self._failure(self._own, name, error)
+                    self._trouble.__cause__ = error
+
+    def end(self) -> None:
+        for name, arguments in (("teardown_worker", (0,)), ("teardown", ())):
+            if (method := getattr(self._own, name, None)) is not None:
+                try:
+                    _waited(method(*arguments))
+                except Exception as error:  # noqa: BLE001  # the results stand
+                    self._say(self._failure(self._own, name, error))
+
+    def attend(self, agent: Agent, rollout: RolloutView, call: Callable[[], T]) -> T:
+        """Calls the agent with ``call`` and returns what it returns; the companions are called around it, in its thread
+        and its context. Raises what it raises, and AgentLightningError where the tracer could not begin."""
+        owner = owner_of(agent)
+        runner = RunnerView(owner, self._tracer)
+        introduce(owner, self._tracer, runner)
+        if self._own is None and not self._hooks:
+            return call()
+        if self._trouble is not None:
+            raise self._trouble
+        scene = {"agent": owner, "runner": runner, "tracer": self._tracer, "rollout": rollout}
+        steps = _Steps()
+        try:
+            with self._told(steps, "on_rollout_start", "on_rollout_end", scene), self._traced(steps, rollout):  # noqa: SIM117
+                with self._told(steps, "on_trace_start", "on_trace_end", scene):
+                    return steps.context.run(call)
+        finally:
+            steps.close()
+
+    # ------------------------------------------------------------------ parts
+
+    @contextmanager
+    def _told(self, steps: _Steps, before: str, after: str, scene: Mapping[str, Any]) -> Generator[None]:
+        """Hooks hear of the end also where what lies between fails: what one opened it can close."""
+        self._tell(steps, before, scene)
+        try:
+            yield
+        finally:
+            self._tell(steps, after, scene)
+
+    def _tell(self, steps: _Steps, name: str, scene: Mapping[str, Any]) -> None:
+        for hook in self._hooks:
+            if (method := getattr(hook, name, None)) is None:
+                continue
+            try:
+                if name == "on_rollout_end" and "spans" in _names(method):
+                    scene = {**scene, "spans": steps.call(self._tracer.get_last_trace)}
+                steps.call(method, **_accepted(method, scene))
+            except Exception as error:  # noqa: BLE001  # a hook looks on: what it watches goes on
+                self._say(self._failure(hook, name, error))
+
+    @contextmanager
+    def _traced(self, steps: _Steps, rollout: RolloutView) -> Generator[None]:
+        if self._own is None or (make := getattr(self._own, "trace_context", None)) is None:
+            yield
+            return
+        ids = {
+            "name": rollout.rollout_id,
+            "rollout_id": rollout.rollout_id,
+            "attempt_id": rollout.attempt.attempt_id,
+        }
+        try:
+            context = steps.enter(make, **_accepted(make, ids))
+        except Exception as error:
+            raise self._failure(self._own, "trace_context", error) from error
+        try:
+            yield
+        except BaseException as error:
+            self._leave(steps, context, error)
+            raise
+        self._leave(steps, context, None)
+
+    def _leave(self, steps: _Steps, context: Any, error: BaseException | None) -> None:
+        try:
+            steps.leave(context, error)
+        except Exception as second:  # noqa: BLE001  # what came of the agent stands
+            if second is not error:
+                self._say(self._failure(self._own, "trace_context", second))
+
+    def _failure(self, companion: object, name: str, error: BaseException) -> AgentLightningError:
+        place = where(error)
+        what = "hook" if name in HOOKS else "tracer"
+        return AgentLightningError(
+            f"the {what} {type(companion).__name__} failed in {name}: {describe(error)}{f' ({place})' if place else ''}"
+        )
+
+    def _say(self, failure: AgentLightningError) -> None:
+        """Once each: a thousand attempts would say the same."""
+        text = str(failure)
+        if text not in self._said and len(self._said) < 100:
+            self._said.add(text)
+            logger.warning("%s; the attempt goes on", text)
+
+
+class _Steps:
+    """What is called around one agent, one after the other, in one context, so that what a companion sets there is seen
+    by the agent. Awaitables are waited for on a loop of their own."""
+
+    def __init__(self) -> None:
+        self.context = contextvars.copy_context()
+        self._runner: asyncio.Runner | None = None
+
+    def call(self, function: Callable[..., Any], /, **arguments: Any) -> Any:
+        value = self.context.run(partial(function, **arguments))
+        return self._wait(value) if inspect.isawaitable(value) else value
+
+    def _wait(self, value: Any) -> Any:
+        if self._runner is None:
+            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        return self._runner.run(_awaited(value), context=self.context)
+
+    def enter(self, make: Callable[..., Any], **arguments: Any) -> Any:
+        context = self.call(make, **arguments)
+        if isinstance(context, AbstractAsyncContextManager):
+            self.call(context.__aenter__)
+        elif isinstance(context, AbstractContextManager):
+            self.call(context.__enter__)
+        else:
+            raise TypeError(f"it returned {type(cast(object, context)).__name__}, which is no context manager")
+        return cast(Any, context)
+
+    def leave(self, context: Any, error: BaseException | None) -> None:
+        raised: tuple[type[BaseException] | None, BaseException | None, TracebackType | None] = (
+            (None, None, None) if error is None else (type(error), error, error.__traceback__)
+        )
+        leave = context.__aexit__ if isinstance(context, AbstractAsyncContextManager) else context.__exit__
+        self.call(partial(leave, *raised))
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _waited(value: Any) -> None:
+    if inspect.isawaitable(value):
+        asyncio.run(_awaited(value))
+
+
+def _names(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def _accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what is offered, what a function takes: companions are written for several versions."""
+    parameters = _names(function)
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return dict(offered)
+    return {name: value for name, value in offered.items() if name in parameters}
+
+
+def owner_of(agent: Agent) -> Any:
+    """The user's own object behind an agent: its LitAgent, else the function."""
+    for method in agent.methods.values():
+        return getattr(method.function, "__self__", method.function)
+    return None
+
+
+def introduce(owner: object, tracer: object, runner: object) -> None:
+    """Has a LitAgent know who runs it."""
+    if isinstance(owner, LitAgent):
+        for name, value in (("tracer", tracer), ("runner", runner)):
+            setattr(owner, name, value)
