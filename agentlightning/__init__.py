@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-    # a door: spellings/paths.py
-    from agentlightning import tracing as tracer  # noqa: F401  # pyright: ignore[reportUnusedImport]
     from agentlightning.agent.calling import LitAgent, llm_rollout, prompt_rollout, rollout
     from agentlightning.agent.emitters import (
         emit_annotation,
@@ -31,7 +29,9 @@ if TYPE_CHECKING:
     from agentlightning.agent.task_files import load_tasks
     from agentlightning.agent.triplets import Triplet
     from agentlightning.algorithms.grpo import GRPO
+    from agentlightning.compat import tracers as tracer  # noqa: F401  # pyright: ignore[reportUnusedImport]
     from agentlightning.compat.logging import setup_logging
+    from agentlightning.compat.tracers import AgentOpsTracer, OtelTracer, Tracer
     from agentlightning.logs import configure_logger
     from agentlightning.run.trainer import Trainer
     from agentlightning.settings.fields import RunConfig
@@ -44,16 +44,19 @@ __version__ = "0.3.1"
 __all__ = [
     "GRPO",
     "LLM",
+    "AgentOpsTracer",
     "Attempt",
     "Dataset",
     "FitResult",
     "LitAgent",
     "NamedResources",
+    "OtelTracer",
     "PromptTemplate",
     "ProxyLLM",
     "Rollout",
     "RolloutConfig",
     "RunConfig",
+    "Tracer",
     "Trainer",
     "Triplet",
     "__version__",
@@ -76,16 +79,19 @@ __all__ = [
 _HOME = {
     "GRPO": "algorithms.grpo",
     "LLM": "agent.resources",
+    "AgentOpsTracer": "compat.tracers",
     "Attempt": "agent.rollouts",
     "Dataset": "agent.resources",
     "FitResult": "views.result",
     "LitAgent": "agent.calling",
     "NamedResources": "agent.resources",
+    "OtelTracer": "compat.tracers",
     "PromptTemplate": "agent.resources",
     "ProxyLLM": "agent.resources",
     "Rollout": "agent.rollouts",
     "RolloutConfig": "agent.rollouts",
     "RunConfig": "settings.fields",
+    "Tracer": "compat.tracers",
     "Trainer": "run.trainer",
     "Triplet": "agent.triplets",
     "configure_logger": "logs",

@@ -13,6 +13,7 @@ import contextvars
 import inspect
 import logging
 import pickle
+import pickletools
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
@@ -20,8 +21,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from agentlightning.agent.calling import Agent, LitAgent, RolloutView
+from agentlightning.agent.calling import Agent, LitAgent
 from agentlightning.agent.loading import AgentSource, describe, find_source, import_source, where
+from agentlightning.agent.rollouts import Rollout
 from agentlightning.errors import AgentLightningError, ConfigError
 from agentlightning.nouns import Json
 from agentlightning.tracing.tracer import Tracer
@@ -31,8 +33,8 @@ logger = logging.getLogger("agentlightning.runners")
 T = TypeVar("T")
 
 HOOKS = ("on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end")
-"""What a hook may have, in the order in which they are called: ``rollout`` around all, ``trace`` around the agent within
-the tracer's context."""
+"""What a hook may have, in the order in which they are called: ``rollout`` around all, ``trace`` around the agent
+within the tracer's context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +59,42 @@ class Companions:
 
 
 def _portable(companion: object, what: str) -> dict[str, Json]:
-    """A name it is bound to, else its class and its attributes."""
-    if (source := find_source(companion)) is not None:
-        return {"source": asdict(source)}
+    """The name it is bound to, and its class with its attributes, for a name that its module has only as a program."""
     kind = type(companion)
+    portable: dict[str, Json] = {}
+    if (source := find_source(companion)) is not None:
+        portable["source"] = asdict(source)
     try:
-        source = find_source(kind)
-        state = base64.b64encode(pickle.dumps(getattr(companion, "__dict__", {}))).decode()
+        state = pickle.dumps(getattr(companion, "__dict__", {}))
+        made_in = find_source(kind)
+        why = ""
     except Exception as error:  # noqa: BLE001  # a user's object may refuse to be pickled in any way
-        source, state = None, describe(error)
-    if source is None:
+        state, made_in, why = b"", None, f" ({describe(error)})"
+    if made_in is not None and not _names_main(state):
+        portable |= {"class": asdict(made_in), "state": base64.b64encode(state).decode()}
+    if not portable:
         raise ConfigError(
-            f"{what} {kind.__name__} cannot be made again in the agents' processes (isolation='process'): give it a "
-            "name at the top of its file, or use isolation='thread'"
+            f"{what} {kind.__name__} cannot be made again in the agents' processes (isolation='process'){why}: bind it "
+            "to a name at the top of its file, or use isolation='thread'"
         )
-    return {"class": asdict(source), "state": state}
+    return portable
+
+
+def _names_main(state: bytes) -> bool:
+    """Whether a pickle refers to what only the program that was started has."""
+    return any(argument == "__main__" for _, argument, _ in pickletools.genops(state))
 
 
 def _made_again(value: Mapping[str, Json]) -> Any:
     if "source" in value:
-        return import_source(AgentSource(**value["source"]))
-    kind = cast("type[Any]", import_source(AgentSource(**value["class"])))
-    companion = kind.__new__(kind)
-    vars(companion).update(pickle.loads(base64.b64decode(value["state"])))
+        try:
+            return import_source(AgentSource(**value["source"]))
+        except ConfigError as error:
+            if error.__cause__ is not None or "class" not in value:
+                raise
+    kind: Any = import_source(AgentSource(**value["class"]))
+    companion: Any = kind.__new__(kind)
+    companion.__dict__.update(pickle.loads(base64.b64decode(value["state"])))
     return companion
 
 
@@ -128,7 +143,7 @@ class Company:
                 except Exception as error:  # noqa: BLE001  # the results stand
                     self._say(self._failure(self._own, name, error))
 
-    def attend(self, agent: Agent, rollout: RolloutView, call: Callable[[], T]) -> T:
+    def attend(self, agent: Agent, rollout: Rollout, call: Callable[[], T]) -> T:
         """Calls the agent with ``call`` and returns what it returns; the companions are called around it, in its thread
         and its context. Raises what it raises, and AgentLightningError where the tracer could not begin."""
         owner = owner_of(agent)
@@ -141,9 +156,12 @@ class Company:
         scene = {"agent": owner, "runner": runner, "tracer": self._tracer, "rollout": rollout}
         steps = _Steps()
         try:
-            with self._told(steps, "on_rollout_start", "on_rollout_end", scene), self._traced(steps, rollout):  # noqa: SIM117
-                with self._told(steps, "on_trace_start", "on_trace_end", scene):
-                    return steps.context.run(call)
+            with (
+                self._told(steps, "on_rollout_start", "on_rollout_end", scene),
+                self._traced(steps, rollout),
+                self._told(steps, "on_trace_start", "on_trace_end", scene),
+            ):
+                return steps.context.run(call)
         finally:
             steps.close()
 
@@ -170,14 +188,14 @@ class Company:
                 self._say(self._failure(hook, name, error))
 
     @contextmanager
-    def _traced(self, steps: _Steps, rollout: RolloutView) -> Generator[None]:
+    def _traced(self, steps: _Steps, rollout: Rollout) -> Generator[None]:
         if self._own is None or (make := getattr(self._own, "trace_context", None)) is None:
             yield
             return
         ids = {
             "name": rollout.rollout_id,
             "rollout_id": rollout.rollout_id,
-            "attempt_id": rollout.attempt.attempt_id,
+            "attempt_id": rollout.attempt_id,
         }
         try:
             context = steps.enter(make, **_accepted(make, ids))
@@ -244,7 +262,7 @@ class _Steps:
             (None, None, None) if error is None else (type(error), error, error.__traceback__)
         )
         leave = context.__aexit__ if isinstance(context, AbstractAsyncContextManager) else context.__exit__
-        self.call(partial(leave, *raised))
+        self.call(cast("Callable[..., Any]", partial(leave, *raised)))
 
     def close(self) -> None:
         if self._runner is not None:
@@ -285,5 +303,4 @@ def owner_of(agent: Agent) -> Any:
 def introduce(owner: object, tracer: object, runner: object) -> None:
     """Has a LitAgent know who runs it."""
     if isinstance(owner, LitAgent):
-        for name, value in (("tracer", tracer), ("runner", runner)):
-            setattr(owner, name, value)
+        vars(cast("LitAgent[Any]", owner)).update(tracer=tracer, runner=runner)

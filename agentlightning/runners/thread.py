@@ -41,8 +41,8 @@ _OURS = ("store-", "asyncio_", "agl-", "ThreadPoolExecutor")
 
 
 class ThreadIsolation:
-    """Runs attempts of one agent in threads, which call ``url``, with its companions. ``abandoned`` counts threads of ended attempts that
-    still run."""
+    """Runs attempts of one agent in threads, which call ``url``, with its companions. ``abandoned`` counts threads of
+    ended attempts that still run."""
 
     launcher = None
 

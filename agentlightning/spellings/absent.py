@@ -304,10 +304,9 @@ ABSENT: tuple[Absent, ...] = (
         "LightningStoreClient login cluster submit launch",
     ),
     Absent(
-        "Tracers",
+        "Other tracers",
         "leave the tracer out: the endpoint records every call (tracing.last_trace(), `agl trace`)",
-        "Tracer AgentOpsTracer OtelTracer HttpTracer DummyTracer WeaveTracer agentops opentelemetry otel "
-        "get_last_trace set_active_tracer",
+        "tracer HttpTracer DummyTracer WeaveTracer agentops opentelemetry otel get_last_trace set_active_tracer",
     ),
     Absent(
         "Adapters from spans to triplets",

@@ -52,11 +52,8 @@ MODULES = {
     "store.mongo": _STORE,
     "store.threading": _STORE,
     "store.utils": _STORE,
-    "tracer.agentops": _TRACERS,
-    "tracer.base": _TRACERS,
     "tracer.dummy": _TRACERS,
     "tracer.http": _TRACERS,
-    "tracer.otel": _TRACERS,
     "tracer.triplet": "return a number from the agent, or call emit_reward: the endpoint records the tokens",
     "tracer.weave": _TRACERS,
     "trainer.init_utils": _TRAINER,
@@ -83,7 +80,10 @@ DOORS = {
     "litagent.litagent": "agent.calling",
     "logging": "compat.logging",
     "reward": "compat.emitter",
-    "tracer": "tracing",
+    "tracer": "compat.tracers",
+    "tracer.agentops": "compat.tracers",
+    "tracer.base": "compat.tracers",
+    "tracer.otel": "compat.tracers",
     "trainer": "run.trainer",
     "types": "compat.types",
     "types.core": "compat.types",
@@ -144,6 +144,8 @@ class _Door(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         def get(name: str) -> object:
+            if name.startswith("__") and name != "__all__":  # whoever looks through all modules loads nothing by it
+                raise AttributeError(f"{module.__name__} has no {name}", name=name)
             try:
                 return getattr(import_module(self.home), name)
             except AttributeError:

@@ -7,28 +7,14 @@ The endpoint records every call with or without one. A subclass may set up what 
 
 from __future__ import annotations
 
-import json
-import os
-import urllib.error
-import urllib.request
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from agentlightning.agent.rewards import ENDPOINT_VARIABLE, current_endpoint
-from agentlightning.errors import AgentLightningError, ConfigError
-
 if TYPE_CHECKING:
     from agentlightning.tracing import DrawnTrace
-    from agentlightning.tracing.spans import Span
 
 T = TypeVar("T")
-
-TIMEOUT = 30.0
-"""Seconds that an attempt's endpoint may take to answer with its trace."""
-
-# An agent's proxy settings are for the outside world; an attempt's endpoint is never behind one.
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class TraceContext:
@@ -50,9 +36,6 @@ class TraceContext:
     async def __aexit__(self, *raised: object) -> None:
         """Nothing to end."""
 
-    def get_last_trace(self) -> list[Span]:
-        return self.tracer.get_last_trace()
-
 
 class Tracer:
     """See the module. ``Trainer(tracer=...)`` takes one; without it agents are given this one."""
@@ -70,7 +53,8 @@ class Tracer:
         """Called before ``teardown``."""
 
     def trace_context(self, name: str | None = None, **ids: Any) -> Any:
-        """Entered around each attempt, with ``with`` or ``async with``; ``ids`` are ``rollout_id`` and ``attempt_id``."""
+        """Entered around each attempt, with ``with`` or ``async with``; ``ids`` are ``rollout_id`` and
+        ``attempt_id``."""
         del name, ids
         return TraceContext(self)
 
@@ -95,15 +79,6 @@ class Tracer:
         async with self.trace_context():
             return await function(*args, **kwargs)
 
-    def get_last_trace(self) -> list[Span]:
-        """Every call of the attempt that is running, with its agent, its tokens and its rewards, as it is recorded by
-        now; where none is, of the attempt that ended last in this program. [] where there is none.
-
-        Raises AgentLightningError where the endpoint does not answer.
-        """
-        root = current_endpoint.get() or os.environ.get(ENDPOINT_VARIABLE)
-        return _spans_at(root) if root else _spans_of_last()
-
     def last_trace(self) -> DrawnTrace:
         """The recorded trace of the attempt that ended last in this program, which draws itself: ``visualize``. Raises
         ConfigError where there is none."""
@@ -116,27 +91,3 @@ class Tracer:
         it."""
         del tags
         return None
-
-
-def _spans_at(root: str) -> list[Span]:
-    from agentlightning.tracing.spans import Span
-
-    try:
-        with _opener.open(f"{root.rstrip('/')}/trace", timeout=TIMEOUT) as reply:
-            said = json.load(reply)
-    except (OSError, ValueError) as error:
-        raise AgentLightningError(
-            f"the attempt's trace could not be read: {getattr(error, 'reason', None) or error}"
-        ) from error
-    return [Span.model_validate(each) for each in said["spans"]]
-
-
-def _spans_of_last() -> list[Span]:
-    from agentlightning.tracing import last_trace
-    from agentlightning.tracing.spans import spans_of
-
-    try:
-        last = last_trace()
-    except ConfigError:  # nothing has ended yet
-        return []
-    return spans_of(last.rollout, last.trace)

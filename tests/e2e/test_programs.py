@@ -82,7 +82,7 @@ def test_a_program_with_trained_agents_and_named_models_trains_and_draws_its_las
     ).read_text()
 
 
-@pytest.mark.parametrize("name", ["AgentOpsTracer", "OtelTracer", "get_last_trace"])
+@pytest.mark.parametrize("name", ["HttpTracer", "get_last_trace"])
 def test_a_recorder_that_nobody_needs_is_refused_by_name(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"agentlightning\.tracer \(.*\) has no {name}: leave the tracer out"):
         getattr(agentlightning.tracer, name)

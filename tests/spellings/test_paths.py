@@ -23,9 +23,6 @@ from agentlightning.spellings.paths import ELSEWHERE, MODULES, why_no_module
 PROGRAMS = """\
 from agentlightning import VERL
 from agentlightning import Span
-from agentlightning import AgentOpsTracer
-from agentlightning import OtelTracer
-from agentlightning import Tracer
 from agentlightning import APO, Baseline
 from agentlightning import algo
 from agentlightning import TracerTraceToTriplet
@@ -45,10 +42,7 @@ from agentlightning import adapter
 from agentlightning.algorithm import APO, Baseline, algo
 from agentlightning.algorithm.verl import VERL
 from agentlightning.algorithm.apo import APO
-from agentlightning.tracer import AgentOpsTracer, OtelTracer
-from agentlightning.tracer import Tracer
 from agentlightning.tracer import get_last_trace
-from agentlightning.tracer.agentops import AgentOpsTracer
 from agentlightning.tracer.triplet import TripletExporter
 from agentlightning.adapter import TracerTraceToTriplet, TraceToMessages
 from agentlightning.types import Rollout, RolloutRawResult
@@ -139,7 +133,7 @@ def test_an_attribute_that_is_absent_says_so_and_does_not_count_as_there() -> No
 
 
 def test_who_only_looks_for_a_module_gets_no_error() -> None:
-    for name in ("agentlightning.verl", "agentlightning.tracer.agentops", "agentlightning.types.Task"):
+    for name in ("agentlightning.verl", "agentlightning.tracer.triplet", "agentlightning.types.Task"):
         spec = find_spec(name)
         assert spec is not None and spec.origin is None and not spec.submodule_search_locations, name
     assert find_spec("agentlightning.no_such") is None and find_spec("no_such_at_all") is None
@@ -204,3 +198,16 @@ def test_pytest_collects_beside_the_finder(tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 4 and "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
+
+
+def test_a_door_loads_nothing_for_who_looks_through_all_modules() -> None:
+    program = (
+        "import sys, agentlightning.trainer, agentlightning.types\n"
+        "for module in list(sys.modules.values()):\n"
+        "    hasattr(module, '__file__')\n"
+        "print('agentlightning.run.trainer' in sys.modules)\n"
+        "from agentlightning.types import *\n"
+        "print(Triplet.__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["False", "Triplet"]
