@@ -128,6 +128,15 @@ class Gateway:
             raise AgentLightningError("the gateway has not been started")
         return self._url
 
+    @property
+    def default_policy(self) -> str:
+        """The name of the policy that a call gets which names no other; "" where there is none."""
+        return next((policy.name for policy in self._policies.values()), "")
+
+    def has_token(self, token: int) -> bool:
+        """Whether the default policy's vocabulary has a token of this id; of all where there is no policy."""
+        return all(policy.template.decode([token]) for policy in list(self._policies.values())[:1])
+
     async def start(self) -> None:
         """Binds the port and serves. Raises ConfigError where the address cannot be used."""
         if self._thread is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from agentlightning.errors import AgentLightningError
-from agentlightning.nouns import Call, CallStatus, FinishReason, Json, Rollout, SampleRecord, Status
+from agentlightning.nouns import GIVEN, Call, CallStatus, FinishReason, Json, Rollout, SampleRecord, Status
 
 
 class LedgerError(AgentLightningError):
@@ -91,8 +91,11 @@ def commonest_cause(rollouts: Iterable[Rollout]) -> str:
 
 
 def count_calls(calls: Iterable[Call]) -> tuple[dict[str, int], dict[str, int]]:
-    """Calls to policies by status, and those with a prompt by branch. Late ones have a count of their own."""
-    calls = [call for call in calls if call.external is None and call.status is not CallStatus.LATE]
+    """Calls to policies by status, and those with a prompt by branch. Late ones have a count of their own, and given
+    ones are none."""
+    calls = [
+        call for call in calls if call.external is None and call.status is not CallStatus.LATE and call.wire != GIVEN
+    ]
     return (
         dict(Counter(str(call.status) for call in calls)),
         dict(Counter(call.branch for call in calls if call.prompt_node is not None)),

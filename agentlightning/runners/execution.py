@@ -6,9 +6,7 @@ Threads and processes share this, so that an agent behaves alike in both. It kno
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import inspect
-import json
 import os
 import sys
 import threading
@@ -23,21 +21,17 @@ from agentlightning.agent.calling import Agent, Handed
 from agentlightning.agent.loading import describe, user_traceback, where
 from agentlightning.agent.rewards import check_reward, is_number, why_not
 from agentlightning.errors import AgentLightningError, ConfigError, RewardError
-from agentlightning.nouns import Failure, Json, Mode, Reason
-from agentlightning.records.json_values import is_json
+from agentlightning.nouns import Failure, GivenTriplet, Json, Mode, Reason
 from agentlightning.runners.assignment import ENDPOINT_VARIABLES, Assignment, MarkTrainable
 from agentlightning.runners.companions import Company
+from agentlightning.runners.given import is_triplet, read_triplets, triplet_from_json, triplet_to_json
+from agentlightning.runners.output import as_json
 
 LEFTOVERS = 1.0
 """Seconds that tasks and threads, which an agent left behind, get under ``dev`` after its result, so that the calls
 they make are seen to be late."""
 
-LARGEST_OUTPUT = 64 * 2**20
-"""Characters of JSON that an output may have to be recorded as it is."""
-
 T = TypeVar("T")
-
-_NOT_TRAINED_YET = ("Triplet", "Span", "ReadableSpan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +39,14 @@ class Returned:
     """The agent returned: a number, as ``reward``, or something else as ``output`` (None where it returned None).
 
     ``not_number`` says in words what a non-None output is, for the case that nothing else scores the attempt.
+    ``triplets`` are those that it returned; ``output`` then says of each how many tokens it has, its reward and its
+    metadata.
     """
 
     reward: float | None = None
     output: Json = None
     not_number: str = ""
+    triplets: tuple[GivenTriplet, ...] = ()
 
 
 AgentResult = Returned | Failure
@@ -57,18 +54,19 @@ AgentResult = Returned | Failure
 
 
 def result_to_json(result: AgentResult) -> dict[str, Json]:
-    return {
-        "failure" if isinstance(result, Failure) else "returned": {
-            name: getattr(result, name) for name in result.__slots__
-        }
-    }
+    values = {name: getattr(result, name) for name in result.__slots__}
+    if isinstance(result, Failure):
+        return {"failure": values}
+    return {"returned": {**values, "triplets": [triplet_to_json(triplet) for triplet in result.triplets]}}
 
 
 def result_from_json(value: Mapping[str, Json]) -> AgentResult:
     if "failure" in value:
         record = value["failure"]
         return Failure(Reason(record["reason"]), record["message"], record["traceback"])
-    return Returned(**value["returned"])
+    values: dict[str, Any] = dict(value["returned"])
+    triplets: list[Json] = values.pop("triplets")
+    return Returned(**values, triplets=tuple(map(triplet_from_json, triplets)))
 
 
 def execute(
@@ -161,8 +159,8 @@ class _Marks:
 
 
 def returned(value: object) -> AgentResult:
-    """What a returned value means: a number is the reward, None is nothing, anything else is the output. A bad number
-    is a failure."""
+    """What a returned value means: a number is the reward, None is nothing, a list of triplets is what is trained with
+    a reward for each, anything else is the output. A bad number is a failure, and so is a bad triplet."""
     if value is None:
         return Returned()
     if is_number(value):
@@ -172,70 +170,25 @@ def returned(value: object) -> AgentResult:
             return Failure(Reason.BAD_REWARD, str(error))
         return Returned(reward=number)
     items = list(cast("Sequence[object]", value)) if isinstance(value, list | tuple) else []
-    for item in items:
-        if type(item).__name__ in _NOT_TRAINED_YET:
-            kind = type(item).__name__
-            return Failure(
-                Reason.BAD_REWARD,
-                f"the agent returned a list of {kind}, which this version does not train: return the reward as a "
-                "number",
-            )
+    if any(map(is_triplet, items)):
+        triplets = read_triplets(items)
+        if isinstance(triplets, Failure):
+            return triplets
+        return Returned(output=[_shown(triplet) for triplet in triplets], triplets=triplets)
     if isinstance(value, list) and not items:
         return Returned(output=[])
     whole: object = cast(object, value)
     return Returned(output=as_json(whole), not_number=why_not(whole, "the returned value"))
 
 
-def as_json(value: object) -> Json:
-    """A value as it is recorded. Tuples, dataclasses and pydantic models become JSON, halves of surrogate pairs are
-    escaped; what is no JSON at all, or more than the record takes (see `is_json`), becomes ``{"repr", "type",
-    "note"}``."""
-    try:
-        plain = _plain(value)
-        if is_json(plain):
-            if (size := len(json.dumps(plain))) <= LARGEST_OUTPUT:
-                return plain
-            kind = type(value).__qualname__
-            return {
-                "repr": _text(repr(value)[:10_000]) + "...",
-                "type": kind,
-                "note": f"too large to be recorded: {size} characters of JSON",
-            }
-        text = _text(repr(value))
-    except Exception as error:  # noqa: BLE001  # user classes may fail in any way when they are read
-        return {
-            "repr": f"({describe(error)})",
-            "type": type(value).__qualname__,
-            "note": "not JSON, and cannot be shown",
-        }
+def _shown(triplet: GivenTriplet) -> dict[str, Json]:
+    """A triplet as the output has it: its tokens are recorded elsewhere."""
     return {
-        "repr": text if len(text) <= 10_000 else text[:10_000] + "...",
-        "type": type(value).__qualname__,
-        "note": "not JSON",
+        "prompt_tokens": len(triplet.prompt_ids),
+        "response_tokens": len(triplet.response_ids),
+        "reward": triplet.reward,
+        "metadata": dict(triplet.metadata),
     }
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in cast("list[object]", value)]
-    if isinstance(value, dict):
-        return {
-            _text(key) if isinstance(key, str) else key: _plain(item)
-            for key, item in cast("dict[object, object]", value).items()
-        }
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, float):
-        return float(value)  # also numpy's, which is a subclass
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _plain({item.name: getattr(value, item.name) for item in dataclasses.fields(value)})
-    dump = getattr(value, "model_dump", None)
-    return dump(mode="json") if callable(dump) and not isinstance(value, type) else value
-
-
-def _text(value: str) -> str:
-    """Text that can be encoded, of the plain type."""
-    return str.__str__(value) if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
 
 
 async def or_failure(running: Awaitable[T]) -> T | Failure:

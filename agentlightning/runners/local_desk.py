@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from agentlightning.errors import ConfigError, LeaseLost, StoreError
 from agentlightning.nouns import Attempt, Failure, Json, Mode, Reason, Rollout
 from agentlightning.records.attempts import AttemptReport
 from agentlightning.records.probe import AgentProbe
+from agentlightning.records.traces import AttemptTrace
 from agentlightning.records.usage import AttemptUsage
 from agentlightning.runners.assignment import Assignment, Endpoint
 from agentlightning.runners.check import new_launcher
@@ -34,6 +35,7 @@ from agentlightning.runners.companions import Companions
 from agentlightning.runners.execution import AgentResult, Returned, or_failure
 from agentlightning.runners.grading import Grader, Graders
 from agentlightning.runners.isolation import isolate
+from agentlightning.runners.matching import Matched, largest_unrecorded, match_triplets, unknown_token
 from agentlightning.runners.output_log import OutputLog
 from agentlightning.runners.pool import RunnerPool
 from agentlightning.runners.process import Launcher
@@ -247,12 +249,13 @@ class LocalDesk:
             return  # it was reported before
         try:
             usage = await self._gateway.end(attempt_id)
+            result, given = await self._match(attempt, result)
             graded = await self._grade(attempt, result, usage)
             with suppress(LeaseLost):  # cancelled or expired meanwhile: what ended it has been recorded
                 if result is None or self._is_stopped(attempt):
                     await self._give_back(attempt, marked)
                 else:
-                    await self._record(attempt, result, usage, graded, marked)
+                    await self._record(attempt, Facts(result, usage, (), graded, marked, given))
         finally:
             attempt.log.close()
             self._open.pop(attempt_id, None)
@@ -319,20 +322,29 @@ class LocalDesk:
             )
         )  # fmt: skip
 
-    async def _record(
-        self,
-        attempt: _Open,
-        result: AgentResult,
-        usage: AttemptUsage,
-        graded: float | Failure | None,
-        marked: Sequence[str],
-    ) -> None:
+    async def _match(self, attempt: _Open, result: AgentResult | None) -> tuple[AgentResult | None, Matched | None]:
+        """What the triplets that the agent returned come to, or the failure in place of its result where they cannot
+        be."""
+        if not isinstance(result, Returned) or not result.triplets or self._is_stopped(attempt):
+            return result, None
+        id = attempt.attempt.id
+        trace = AttemptTrace(attempt.attempt, tuple(await self._store.calls(id)), tuple(await self._store.nodes(id)))
+        policy = self._gateway.default_policy
+        matched = await asyncio.to_thread(match_triplets, result.triplets, trace, policy, time.time())
+        if isinstance(matched, Failure):
+            return matched, None
+        strange = largest_unrecorded(matched, trace)
+        if strange is not None and not self._gateway.has_token(strange):
+            return unknown_token(result.triplets, strange), None
+        return result, matched
+
+    async def _record(self, attempt: _Open, facts: Facts) -> None:
         rewards = await self._store.rewards(attempt.rollout.id)
         emitted = [reward for reward in rewards if reward.attempt_id == attempt.attempt.id]
         outcome = decide_outcome(
             attempt.rollout,
             attempt.attempt,
-            Facts(result, usage, emitted, graded, marked),
+            replace(facts, emitted=emitted),
             failure_reward=self.config.failure_reward,
             now=time.time(),
         )
@@ -344,7 +356,7 @@ class LocalDesk:
         if self.on_attempt is not None:
             seconds = time.monotonic() - attempt.began
             said = self.on_attempt(
-                AttemptReport(ended, attempt.attempt, outcome, usage, attempt.log.text(), seconds, retried)
+                AttemptReport(ended, attempt.attempt, outcome, facts.usage, attempt.log.text(), seconds, retried)
             )
             if inspect.isawaitable(said):
                 await said

@@ -6,6 +6,7 @@ one.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from agentlightning.nouns import (
     Status,
 )
 from agentlightning.runners.execution import AgentResult, Returned
+from agentlightning.runners.matching import Matched
 from agentlightning.text import plural
 
 if TYPE_CHECKING:
@@ -36,14 +38,16 @@ SLOW_ENGINE = "use fewer n_runners, a smaller sampling.max_tokens, or a higher r
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of an attempt once its agent has ended: what came of it, what it did at the endpoint, the rewards
-    it ``emitted``, in order, what a grader said (None where none was asked), and the agents that it ``marked`` as
-    trainable. Marks hold also where it failed: a failure that is scored trains no others than a success."""
+    it ``emitted``, in order, what a grader said (None where none was asked), the agents that it ``marked`` as
+    trainable, and what the triplets that it returned come to. Marks hold also where it failed: a failure that is scored
+    trains no others than a success."""
 
     result: AgentResult
     usage: AttemptUsage
     emitted: Sequence[Reward] = ()
     graded: float | Failure | None = None
     marked: Sequence[str] = ()
+    given: Matched | None = None
 
 
 def decide_outcome(
@@ -56,8 +60,8 @@ def decide_outcome(
 ) -> AttemptResult:
     """The result of an attempt. ``now`` is the time that its rewards are given.
 
-    A returned number is final; else the grader's; else the last emitted ``reward``; else the attempt fails as
-    ``empty``.
+    A returned number is final; else the mean of the rewards that returned triplets have; else the grader's; else the
+    last emitted ``reward``; else the attempt fails as ``empty``. Of an attempt that failed no triplet is recorded.
     """
     decided = _reward_or_failure(rollout, facts)
     marked = tuple(facts.marked)
@@ -77,12 +81,24 @@ def decide_outcome(
         )
     value, source = decided
     rewards = () if source == "emit" else (reward(value, source),)
-    return AttemptResult(Status.SUCCEEDED, reward=value, output=output, rewards=rewards, marked=marked)
+    given = facts.given or Matched()
+    return AttemptResult(
+        Status.SUCCEEDED,
+        reward=value,
+        output=output,
+        rewards=(*given.rewards(attempt, now), *rewards),
+        marked=marked,
+        given_calls=given.calls,
+        given_nodes=given.nodes,
+    )
 
 
 def needs_grader(result: AgentResult, rollout: Rollout, usage: AttemptUsage) -> bool:
-    """Whether a grader would be asked: the agent returned no number, and nothing else has failed the attempt."""
-    return isinstance(result, Returned) and result.reward is None and _endpoint_failure(rollout, usage) is None
+    """Whether a grader would be asked: the agent returned no number and no triplet that has one, and nothing else has
+    failed the attempt."""
+    if not isinstance(result, Returned) or _returned_reward(result) is not None:
+        return False
+    return _endpoint_failure(rollout, usage, given=bool(result.triplets)) is None
 
 
 def _reward_or_failure(rollout: Rollout, facts: Facts) -> tuple[float, str] | Failure:
@@ -102,11 +118,12 @@ def _reward_or_failure(rollout: Rollout, facts: Facts) -> tuple[float, str] | Fa
         if result.reason is Reason.TIMEOUT and (spent := spent_by_engine(usage)) is not None:
             return Failure(result.reason, f"{result.message}: {spent}; {SLOW_ENGINE}", result.traceback)
         return result
-    failure = _endpoint_failure(rollout, usage)
+    failure = _endpoint_failure(rollout, usage, given=bool(result.triplets))
     if failure is not None:
         return failure
-    if result.reward is not None:
-        return result.reward, "return"
+    returned = _returned_reward(result)
+    if returned is not None:
+        return returned, "return"
     if isinstance(graded, Failure):
         return graded
     if graded is not None:
@@ -116,7 +133,24 @@ def _reward_or_failure(rollout: Rollout, facts: Facts) -> tuple[float, str] | Fa
         return last.value, "emit"
     if result.not_number:
         return Failure(Reason.BAD_REWARD, f"{result.not_number}; no grader is set and no reward was emitted")
+    if result.triplets:
+        return Failure(
+            Reason.EMPTY,
+            f"none of the {len(result.triplets)} triplets that the agent returned has a reward, it emitted none, and "
+            "no grader is set",
+        )
+    if result.output == []:
+        return Failure(
+            Reason.EMPTY,
+            "the agent returned an empty list and no triplet, emitted no reward, and no grader is set",
+        )
     return Failure(Reason.EMPTY, "the agent returned no reward, emitted none, and no grader is set")
+
+
+def _returned_reward(result: Returned) -> float | None:
+    """What the agent's return value says the whole rollout is worth."""
+    own = [triplet.reward for triplet in result.triplets if triplet.reward is not None]
+    return statistics.fmean(own) if own and result.reward is None else result.reward
 
 
 def spent_by_engine(usage: AttemptUsage) -> str | None:
@@ -148,11 +182,12 @@ def _external_failure(failure: Failure, usage: AttemptUsage) -> Failure | None:
     )
 
 
-def _endpoint_failure(rollout: Rollout, usage: AttemptUsage) -> Failure | None:
-    """In training an attempt whose agent got no reply from the endpoint has nothing to train."""
+def _endpoint_failure(rollout: Rollout, usage: AttemptUsage, *, given: bool) -> Failure | None:
+    """In training an attempt whose agent got no reply from the endpoint, and was given none by its agent, has nothing
+    to train."""
     if usage.incomplete:
         return _incomplete(usage)
-    if rollout.mode is not Mode.TRAIN or usage.calls > usage.refused + usage.abandoned:
+    if given or rollout.mode is not Mode.TRAIN or usage.calls > usage.refused + usage.abandoned:
         return None
     if usage.external and not usage.trainable:
         return None

@@ -16,7 +16,8 @@ from agentlightning.nouns import Attempt, Failure, Mode, Reason, Reward, Rollout
 from agentlightning.records.usage import AttemptUsage, EngineUse, ExternalUsage
 from agentlightning.runners.assignment import Assignment, Endpoint
 from agentlightning.runners.environment import KEPT_BACK, inherited_environment
-from agentlightning.runners.execution import Returned, as_json, result_from_json, result_to_json, returned
+from agentlightning.runners.execution import Returned, result_from_json, result_to_json, returned
+from agentlightning.runners.output import as_json
 from agentlightning.runners.output_log import LOG_BYTES, TAIL_BYTES, OutputLog
 from agentlightning.runners.report import Facts, decide_outcome, needs_grader
 from agentlightning.store.rows import dump
