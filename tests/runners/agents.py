@@ -123,8 +123,30 @@ def returns_bad(task: Any, llm: Any) -> Any:
         "array": numpy.ones(1),
         "huge": 10**400,
         "large": 1e308,
-        "triplets": [Triplet()],
     }[task]
+
+
+def asked(base_url: str, text: str) -> Any:
+    """A call with its token ids, as a triplet has them."""
+    body = {"model": "m", "messages": [{"role": "user", "content": text}], "return_token_ids": True}
+    request = urllib.request.Request(
+        f"{base_url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with _no_proxy.open(request, timeout=30) as reply:
+        said = json.loads(reply.read())
+    return {"token_ids": said["prompt_token_ids"]}, {"token_ids": said["choices"][0]["token_ids"]}
+
+
+def returns_triplets(task: Any, llm: Any) -> list[Any]:
+    """Two calls of its own, the second with a list of rewards to choose from, and what the task gives besides."""
+    from agentlightning import Triplet
+
+    made = [asked(llm.endpoint, text) for text in ("one", "two")] if task.get("ask", True) else []
+    own = [
+        Triplet(prompt=prompt, response=response, reward=reward, metadata={"turn": turn})
+        for turn, ((prompt, response), reward) in enumerate(zip(made, task.get("rewards", ()), strict=False))
+    ]
+    return own + [Triplet(prompt={"token_ids": p}, response={"token_ids": r}, reward=x) for p, r, x in task["off"]]
 
 
 def returns_good(task: Any, llm: Any) -> Any:
@@ -138,9 +160,6 @@ def returns_good(task: Any, llm: Any) -> Any:
         "numpy_int": numpy.int64(1),
         "numpy_bool": numpy.bool_(True),
     }[task]
-
-
-class Triplet: ...
 
 
 class Unprintable:

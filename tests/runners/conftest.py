@@ -54,7 +54,7 @@ class PlainTemplate:
         return [self.encode(text, start=start) for text, start in texts]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        return bytes(token_ids).decode("utf-8", "replace")
+        return bytes(token for token in token_ids if token < 256).decode("utf-8", "replace")
 
     def sampled_turn(self, token_ids: Sequence[int]) -> SampledTurn:
         return SampledTurn(self.decode([t for t in token_ids if t != END]), "\0")

@@ -151,7 +151,7 @@ async def test_a_log_that_cannot_be_written_costs_no_attempt(world, isolation):
 
 
 async def test_an_output_too_large_for_the_record_is_recorded_as_what_it_is(world, monkeypatch):
-    monkeypatch.setattr("agentlightning.runners.execution.LARGEST_OUTPUT", 1000)
+    monkeypatch.setattr("agentlightning.runners.output.LARGEST_OUTPUT", 1000)
     seen = []
     tasks = [{"answer": "x" * 999}]
     (rollout,) = await world.run(

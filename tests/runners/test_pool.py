@@ -142,7 +142,6 @@ async def test_what_is_no_reward_fails_the_attempt_as_bad_reward(world, isolatio
         "array": "(ndarray), not a number: take the one number out of it, with .item()",
         "huge": "no float",
         "large": "the returned reward is 1e+308 (float): a reward has to be within -1e+09 and 1e+09",
-        "triplets": "a list of Triplet, which this version does not train",
     }
     for rollout in await world.run(agents.returns_bad, list(says), isolation=isolation):
         assert rollout.status is Status.FAILED and rollout.reward is None
