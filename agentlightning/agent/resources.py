@@ -206,6 +206,17 @@ class NamedResources(dict[str, Any]):
             _check_external(name, llm)
         return found
 
+    def main_is_external(self) -> bool:
+        """Whether the model that agents are handed as theirs is somebody else's."""
+        main = self.get(MAIN)
+        return isinstance(main, LLM) and bool(main.endpoint)
+
+    def with_own_main(self) -> NamedResources:
+        """The same for a run that has a model: agents are handed that one as theirs, with the sampling parameters that
+        were given."""
+        main = self[MAIN]
+        return NamedResources({**self, MAIN: LLM(sampling_parameters=dict(main.sampling_parameters))})
+
     def keys_of_external(self) -> tuple[str, ...]:
         """Their API keys, which agents must not see. Raises ConfigError as ``external`` does."""
         return tuple(llm.api_key for llm in self.external().values() if llm.api_key)

@@ -246,7 +246,7 @@ class Gateway:
         """What an agent that names no model of its own is told to ask for; "" where no model is served."""
         for policy in self._policies.values():
             return policy.model_names[0] if policy.model_names else policy.name
-        return next(iter(self._upstreams.names), "")
+        return self._upstreams.default
 
     async def _tries(self, attempt: Attempt) -> int:
         """Which try of the agent's this is. One that was cut short from outside is tried again as it was, with the same

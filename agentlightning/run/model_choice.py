@@ -7,12 +7,14 @@ that name is in the record.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agentlightning.agent.resources import LLM
 from agentlightning.errors import ConfigError
 from agentlightning.nouns import RunRecord
+from agentlightning.settings.fields import ExternalModel
 from agentlightning.settings.sources import Resolved
 from agentlightning.store.base import Store
 from agentlightning.store.run_lock import folder_of
@@ -57,6 +59,24 @@ def with_model(resolved: Resolved, path: str) -> Resolved:
     """The settings with this model."""
     config = resolved.config
     return replace(resolved, config=config.model_copy(update={"model": config.model.model_copy(update={"path": path})}))
+
+
+def external_models(configured: Mapping[str, ExternalModel], env: Mapping[str, str]) -> dict[str, LLM]:
+    """The models of ``[resources]`` as a program would pass them. Raises ConfigError for a key that is not there."""
+    return {name: _external_model(name, model, env) for name, model in configured.items()}
+
+
+def _external_model(name: str, model: ExternalModel, env: Mapping[str, str]) -> LLM:
+    if model.api_key_env and not env.get(model.api_key_env):
+        raise ConfigError(
+            f"resources.{name}.api_key_env: the environment has no {model.api_key_env}: set it to the endpoint's key"
+        )
+    return LLM(
+        endpoint=model.endpoint,
+        model=model.model,
+        api_key=env[model.api_key_env] if model.api_key_env else None,
+        sampling_parameters=dict(model.sampling_parameters),
+    )
 
 
 def _choose(given: str, output: Path, runs: Sequence[RunRecord]) -> ModelChoice:

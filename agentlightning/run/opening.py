@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import orjson
 
 from agentlightning.agent.calling import AgentSpec
-from agentlightning.agent.resources import POLICY, NamedResources
+from agentlightning.agent.resources import MAIN, POLICY, NamedResources
 from agentlightning.algorithms.ports import Policy, Run
 from agentlightning.algorithms.task_order import TaskOrder
 from agentlightning.engines.local.cores import Machine
@@ -68,6 +68,7 @@ _MAY_DIFFER = {
     "gateway",
     "checkpoint",
     "output_dir",
+    "resources",
     "store",
     "evaluation",
 }
@@ -104,7 +105,22 @@ class Plan:
     def has_policy(self) -> bool:
         """Whether a model is loaded: where the algorithm trains it, or where there is one to be scored."""
         algorithm = cast("Algorithm", self.resolved.algorithm)
-        return algorithm.trains_weights if self.mode is Mode.TRAIN else bool(self.config.model.path)
+        if self.mode is Mode.TRAIN:
+            return algorithm.trains_weights
+        if self.mode is Mode.DEV and NamedResources(self.resources).main_is_external():
+            return False  # what agents would be handed is somebody else's
+        return bool(self.config.model.path)
+
+    @property
+    def handed(self) -> NamedResources:
+        """The resources as this run hands them out: where it has a model, that is what agents are handed as theirs."""
+        given = NamedResources(self.resources)
+        return given.with_own_main() if self.replaces_main else given
+
+    @property
+    def replaces_main(self) -> bool:
+        """Whether the run's own model takes the place of somebody else's that was given as ``main_llm``."""
+        return self.has_policy and NamedResources(self.resources).main_is_external()
 
 
 class RunPolicy(Policy, OpenedPolicy, Protocol):
@@ -151,7 +167,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
     # Before user code runs: it may change the working folder
     anchored = replace(plan.resolved, config=plan.resolved.config.anchored())
     output = make_folder(anchored.config.output_dir)
-    given = NamedResources(plan.resources)
+    given = plan.handed
     probe = await check_agent(plan.agent, plan.config.runner.isolation, keys=given.keys_of_external())
     resolved = with_fixed_threads(with_agents_choice(anchored, probe), machine)
     async with AsyncExitStack() as closing:
@@ -176,6 +192,10 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
         closing.callback(progress.close)
         if plan.mode is Mode.TRAIN:
             closing.push(_saying_how_to_resume(progress, how_to_resume(description, record.id, folder)))
+        if plan.replaces_main:
+            notes.append(
+                f"resource {MAIN!r} is this run's own model: its endpoint is for dev, and for where there is no model"
+            )
         for note in ([said] if said else []) + notes:
             progress.message(note)
         algorithm = cast("Algorithm", resolved.algorithm)
@@ -209,7 +229,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
             config.runner,
             record.id,
             sampling={Mode.TRAIN: config.sampling, Mode.VAL: config.evaluation, Mode.DEV: config.sampling},
-            resources=plan.resources,
+            resources=given,
             grader=plan.grader,
             folder=folder,
         )

@@ -28,6 +28,7 @@ from agentlightning.records.ledger import Ledger, total
 from agentlightning.records.result import Evaluation
 from agentlightning.run.arguments import checked
 from agentlightning.run.entry import Interrupts, outliving_terminal, run_here, run_sync
+from agentlightning.run.model_choice import external_models
 from agentlightning.run.opening import OpenRun, Plan, open_run
 from agentlightning.runners.compaction import check_parameters
 from agentlightning.settings.fields import RunConfig
@@ -118,7 +119,8 @@ class Trainer:
         self.train_dataset = train_dataset
         self.val_dataset = val_dataset
         self.max_tasks = _one_of("max_tasks", max_tasks, "max_rollouts", max_rollouts)
-        self.resources = _one_of("resources", resources, "initial_resources", initial_resources) or {}
+        given = _one_of("resources", resources, "initial_resources", initial_resources) or {}
+        self.resources: Mapping[str, Json] = {**external_models(self.config.resources, os.environ), **given}
         NamedResources(self.resources).to_json()  # refuses what is no resource
         self.progress = progress
         self.asked: Asked | None = None
@@ -172,9 +174,17 @@ class Trainer:
         return self.evaluate(agent, tasks)
 
     @checked
-    def dev(self, agent: Any, tasks: Tasks | None = None, n: int = 3) -> DevReport:
+    def dev(
+        self, agent: Any, tasks: Tasks | None = None, n: int = 3, *, train_dataset: Tasks | None = None
+    ) -> DevReport:
         """Runs ``n`` rollouts without training, and the first one's task once more, and prints and returns what was
-        called, recorded and scored, and everything that would keep this agent from being trained."""
+        called, recorded and scored, and everything that would keep this agent from being trained. ``train_dataset`` is
+        another name for ``tasks``.
+
+        Where the resources hold an LLM with an endpoint as ``main_llm``, or no model is given, the rollouts are against
+        that endpoint and no model is loaded; nothing is run once more.
+        """
+        tasks = _one_of("tasks", tasks, "train_dataset", train_dataset)
         report = run_sync(lambda interrupts: self._dev(interrupts, agent, tasks, n))
         if self.progress is True:
             from agentlightning.views.screen import show
@@ -279,6 +289,7 @@ class Trainer:
                 template={} if run.template is None else describe(run.template),
                 interrupted=interrupted,
                 external=external,
+                trains=plan.has_policy,
                 repeats=repeats,
             )
 

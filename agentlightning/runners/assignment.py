@@ -130,9 +130,11 @@ class Assignment:
         )
         resources.update(trained)
         resources.update({name: proxy(name, llm.sampling_parameters) for name, llm in external.items()})
-        llm = (
-            own(declared) if declared is not None or not trained else trained.get(MAIN) or next(iter(trained.values()))
-        )
+        llm = trained.get(MAIN) or next(iter(trained.values()), None)
+        if declared is not None or llm is None:
+            # Where there is no policy, the endpoint names the external model that stands in for it.
+            outside = external.get(self.endpoint.model)
+            llm = own(declared) if outside is None else proxy(self.endpoint.model, given_parameters(declared, outside))
         resources.setdefault(MAIN, llm)
         task = copy.deepcopy(self.rollout.input)  # an agent may change its task; a grader must not see that
         now = time.time()  # of the machine that the agent runs on: no clock's times travel
@@ -155,6 +157,11 @@ class Assignment:
             "AGENTLIGHTNING_ENDPOINT": root_url,
             "AGENTLIGHTNING_ATTEMPT": self.attempt_id,
         }
+
+
+def given_parameters(declared: LLM | None, outside: LLM) -> dict[str, Json]:
+    """What an agent is handed for somebody else's model: the run's own sampling settings say nothing of that."""
+    return {**outside.sampling_parameters, **(declared.sampling_parameters if declared is not None else {})}
 
 
 def placeholder(url: str = "", name: str = "") -> Assignment:

@@ -238,6 +238,19 @@ class GatewayConfig(Settings):
         return value
 
 
+class ExternalModel(Settings):
+    """A model of somebody else's that agents may call: what `resources={NAME: LLM(...)}` is in a program."""
+
+    endpoint: str
+    """Its base URL."""
+    model: str
+    """The name that the endpoint knows it by."""
+    api_key_env: str | None = None
+    """The environment variable that holds its key. None: it needs none."""
+    sampling_parameters: dict[str, float | int | str] = Field(default_factory=dict[str, float | int | str])
+    """What the agent is handed as `llm.sampling_parameters`."""
+
+
 class StoreConfig(Settings):
     """The record."""
 
@@ -292,6 +305,9 @@ class RunConfig(Settings):
     """The share of a group that has to finish before `group_deadline` lets it go on without the rest."""
     group_deadline: float = Field(default=900.0, gt=0)
     """Seconds after which a group with its quorum goes on, and twice that for one without; the others are cancelled."""
+    resources: dict[str, ExternalModel] = Field(default_factory=dict[str, ExternalModel])
+    """Models of somebody else's, by the names that agents call them by: `[resources.judge]` with `endpoint`, `model`
+    and `api_key_env`. One called `main_llm` is what `agl dev`, and without a model `agl eval`, hand out as `llm`."""
     model: ModelConfig = ModelConfig()
     sampling: SamplingConfig = SamplingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

@@ -626,6 +626,8 @@ def describe_run(resolved: Resolved, agent_file: Path | None = None) -> dict[str
     tree.
     """
     config = resolved.config.model_dump(mode="json")
+    for external in config["resources"].values():
+        del external["endpoint"]  # where somebody else's model is called is nobody's to read
     return {
         "config": config,
         "algorithm": {"name": resolved.algorithm_name, **resolved.algorithm.model_dump(mode="json")},

@@ -1051,6 +1051,20 @@ async def test_without_a_policy_a_name_that_is_nobodys_is_refused_in_the_callers
     assert (await visit.end()).last_error == (None if path == "embeddings" else error["message"])
 
 
+async def test_without_a_policy_any_name_means_the_main_model_and_is_warned_of_once(
+    build: Build, other: OtherEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    models = {"judge": LLM(endpoint=other.url, model="j", api_key=KEY)}
+    models["main_llm"] = LLM(endpoint=other.url, model="true-name", api_key=KEY)
+    visit = await (await build(external=models, policies={})).open()
+    assert visit.endpoint.model == "main_llm"
+    for name in ("gpt-x", "gpt-x", "true-name", "judge"):
+        await visit.ask(ASK, model=name)
+    assert [asked.json["model"] for asked in other.asked] == ["true-name"] * 3 + ["j"]
+    assert [call.model for call in await visit.calls()] == ["main_llm"] * 3 + ["judge"]
+    assert [record.message for record in caplog.records] == ["no model is called 'gpt-x': its calls go to 'main_llm'"]
+
+
 async def test_without_a_policy_and_an_external_model_a_call_says_what_to_pass(build: Build) -> None:
     house = await build(policies={})
     visit = await house.open()

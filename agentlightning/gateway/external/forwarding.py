@@ -70,6 +70,8 @@ class Forwarding:
                 "Trainer again"
             )
             raise CallError(503, message, code="upstream_error", retry=False)
+        elif (upstream := self._upstreams.in_place_of_a_policy(name)) is not None:
+            refuse_path(upstream.name, target.path)
         elif self._upstreams.alone:
             raise no_such_model(name, self._upstreams.names)
         return upstream

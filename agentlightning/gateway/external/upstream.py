@@ -19,7 +19,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
-from agentlightning.agent.resources import LLM, SHORTEST_KEY, refuse_clash
+from agentlightning.agent.resources import LLM, MAIN, SHORTEST_KEY, refuse_clash
 from agentlightning.gateway.calls import Answer, Forwarded
 from agentlightning.gateway.external.replies import (
     THEIR_FAULT,
@@ -30,6 +30,7 @@ from agentlightning.gateway.external.replies import (
     said_in,
     usage_of,
 )
+from agentlightning.gateway.served import Notices
 from agentlightning.gateway.wires.base import CallError, Target, WireRequest
 from agentlightning.gateway.wires.fields import mapping, objects
 from agentlightning.nouns import Call, CallStatus, External, Json, Message, Tool
@@ -134,7 +135,21 @@ class Upstreams:
         """There is no policy, so that a call can only be for one of these."""
         self._models = {name: Upstream.of(name, llm) for name, llm in models.items()}
         self._timeout = timeout
+        self._notices = Notices()
         self._client: aiohttp.ClientSession | None = None
+
+    @property
+    def default(self) -> str:
+        """The one that agents are told to ask for where there is no policy; "" where there is none."""
+        return MAIN if MAIN in self._models else next(iter(self._models), "")
+
+    def in_place_of_a_policy(self, name: str) -> Upstream | None:
+        """The one that a name means which none of them has: where there is no policy, the one that agents are handed as
+        theirs. Says so once, unless it is that one's true name."""
+        main = self._models.get(MAIN) if self.alone and name else None
+        if main is not None and name != main.model:
+            self._notices.once(("external", name), f"no model is called {name!r}: its calls go to {MAIN!r}")
+        return main
 
     @property
     def names(self) -> Sequence[str]:

@@ -21,7 +21,7 @@ from agentlightning.runners.report import SLOW_ENGINE, spent_by_engine
 from agentlightning.text import plural, printable
 from agentlightning.views.dev.agents import WIDTH, AgentLine, agent_lines, choices, list_agents, nameless, untrained
 from agentlightning.views.dev.aside import Facts, cached, elsewhere, ids, unused
-from agentlightning.views.dev.external import ExternalLine, external_lines, list_external
+from agentlightning.views.dev.external import ExternalLine, external_lines, list_external, said_by
 from agentlightning.views.dev.finding import Finding, Level, finding_lines
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SHOWN_CALLS = 20
 """Calls of an attempt that the text lists; JSON has all."""
 
+NOT_THE_TRAINED = "No call was to the model that is trained"
 _NEVER_CONTINUED = ("edited", "compacted", "template", "new", "tools_changed", "kwargs_changed")
 _WHY_BRANCHED = {
     "edited": "the agent sends back a history that differs from what was said",
@@ -97,6 +98,8 @@ class DevReport:
     """What is known of the model's chat template: see `templates.describe`."""
     interrupted: bool = False
     """Whether it was ended before all of its rollouts had."""
+    trains: bool = True
+    """Whether a model was there that could be trained; False where all calls were to somebody else's."""
 
     @property
     def trainable(self) -> bool:
@@ -128,6 +131,9 @@ class DevReport:
 
     def _verdict(self) -> str:
         blocks = sum(finding.level == "blocks" for finding in self.findings)
+        if not self.trains:
+            what = f"{plural(blocks, 'thing')} went wrong" if blocks else "Nothing was found to be wrong"
+            return f"{what}, in {plural(len(self.attempts), 'rollout')} without a model of the run's own"
         if blocks:
             return f"{plural(blocks, 'thing')} would keep it from being trained"
         return f"Nothing was found that would keep it from being trained, in {plural(len(self.attempts), 'rollout')}"
@@ -199,27 +205,31 @@ def dev_report(
     template: Mapping[str, Json] | None = None,
     interrupted: bool = False,
     external: Mapping[str, str] = {},
+    trains: bool = True,
     repeats: Mapping[str, str] = {},
 ) -> DevReport:
     """The report on rollouts that ran: ``reports`` from the runner, ``traces`` from the record, and ``probe``, what was
     known of the agent before; ``external`` has the true names of external models by their names in the resources,
-    ``repeats`` the rollouts that ran the task of an earlier one again,
-    each with that one."""
+    ``trains`` says whether there was a model besides those, ``repeats`` the rollouts that ran the task of an earlier
+    one again, each with that one."""
     attempts = [attempt for trace in traces for attempt in trace.attempts]
     rewards = {attempt.attempt.id: attempt.rewards for attempt in attempts}
     calls = {attempt.attempt.id: attempt.calls for attempt in attempts}
     given = agent.source.given if agent.source is not None else agent.name
     isolation = f", isolation {probe.isolation}" if probe is not None else ""
+    limit = f", up to {config.sampling.max_tokens} tokens a sample" if trains else ""
     return DevReport(
-        agent=f"Agent {given}{isolation}, {plural(len(reports), 'rollout')}, up to {config.sampling.max_tokens} tokens "
-        "a sample",
+        agent=f"Agent {given}{isolation}, {plural(len(reports), 'rollout')}{limit}",
         attempts=tuple(_attempt_line(report, calls.get(report.attempt.id, ()), repeats) for report in reports),
-        findings=tuple(find(reports, calls, probe, config.trained_agents, rewards=rewards, repeats=repeats)),
+        findings=tuple(
+            find(reports, calls, probe, config.trained_agents, trains=trains, rewards=rewards, repeats=repeats)
+        ),
         agents=tuple(list_agents(reports, attempts, config.trained_agents)),
         chosen=together(choices(reports, config.trained_agents)),
         external=tuple(list_external(reports, external)),
         template=template or {},
         interrupted=interrupted,
+        trains=trains,
     )
 
 
@@ -229,15 +239,19 @@ def find(
     probe: AgentProbe | None = None,
     trained_agents: str | None = None,
     *,
+    trains: bool = True,
     rewards: Mapping[str, Sequence[Reward]] = {},
     repeats: Mapping[str, str] = {},
 ) -> list[Finding]:
-    """All findings, what blocks first. ``calls`` and ``rewards`` are each attempt's, by attempt id; ``repeats`` as in
+    """All findings, what blocks first; without ``trains`` only what is wrong whether or not anything is trained.
+    ``calls`` and ``rewards`` are each attempt's, by attempt id; ``repeats`` as in
     `dev_report`."""
     findings: list[Finding] = []
     facts = Facts(reports, calls, probe, rewards, repeats)
     for rule in (_unreached, cached, _unserved, _refused, _failed, _external, _unrewarded, _incomplete, _left):
         findings += rule(facts)
+    if not trains:
+        return [finding for finding in findings if finding.title != NOT_THE_TRAINED]
     for rule in (_compacted, _constant, _never_continued, _cut, _malformed, elsewhere, unused, _overruled, _late):
         findings += rule(facts)
     complete = {report.attempt.id: facts.complete(report) for report in reports}
@@ -259,7 +273,7 @@ def _unreached(facts: Facts) -> list[Finding]:
         findings.append(
             Finding(
                 "blocks",
-                "No call was to the model that is trained",
+                NOT_THE_TRAINED,
                 cause,
                 "call llm.model, with base_url=llm.endpoint",
                 ids(elsewhere),
@@ -423,7 +437,7 @@ def _unrewarded(facts: Facts) -> list[Finding]:
                 report.result.failure.reason is Reason.BAD_REWARD
                 or (
                     report.result.failure.reason is Reason.EMPTY
-                    and report.usage.calls > report.usage.refused + report.usage.abandoned
+                    and (report.usage.calls > report.usage.refused + report.usage.abandoned or report.usage.external)
                 )
             )
         )
@@ -612,7 +626,7 @@ def _call_line(call: Call) -> CallLine:
     prompt, reply = call.prompt_tokens, call.sampled_tokens
     if call.external is not None:
         prompt, reply = call.external.tokens
-        replies = replies or [call.external.reply[:1000]]
+        replies = replies or [said_by(call.external)[:1000]]
     return CallLine(
         index=call.index,
         wire=call.wire,
