@@ -437,7 +437,10 @@ def _unrewarded(facts: Facts) -> list[Finding]:
                 report.result.failure.reason is Reason.BAD_REWARD
                 or (
                     report.result.failure.reason is Reason.EMPTY
-                    and (report.usage.calls > report.usage.refused + report.usage.abandoned or report.usage.external)
+                    and (
+                        report.usage.calls > report.usage.refused + report.usage.abandoned
+                        or bool(report.usage.external)
+                    )
                 )
             )
         )
