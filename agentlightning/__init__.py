@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from agentlightning.compat import tracers as tracer  # noqa: F401  # pyright: ignore[reportUnusedImport]
     from agentlightning.compat.logging import setup_logging
     from agentlightning.compat.tracers import AgentOpsTracer, OtelTracer, Tracer
+    from agentlightning.compat.verl import VERL
     from agentlightning.logs import configure_logger
     from agentlightning.run.trainer import Trainer
     from agentlightning.settings.fields import RunConfig
@@ -44,6 +45,7 @@ __version__ = "0.3.1"
 __all__ = [
     "GRPO",
     "LLM",
+    "VERL",
     "AgentOpsTracer",
     "Attempt",
     "Dataset",
@@ -77,6 +79,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "VERL": "compat.verl",
     "GRPO": "algorithms.grpo",
     "LLM": "agent.resources",
     "AgentOpsTracer": "compat.tracers",

@@ -26,6 +26,7 @@ from agentlightning.records.progress import Progress
 from agentlightning.runners.compaction import check_parameters
 from agentlightning.runners.grading import count_arguments
 from agentlightning.settings.fields import RunConfig
+from agentlightning.settings.foreign import SpeaksForeign
 from agentlightning.settings.sources import Resolved, as_arguments
 from agentlightning.spellings.absent import plain, why, why_chosen
 from agentlightning.spellings.nearest import did_you_mean, edits, misspelt_absent
@@ -100,10 +101,14 @@ def _model_remedy(value: Any) -> str | None:
     return None
 
 
+def _is_algorithm(value: Any) -> bool:
+    return isinstance(value, Algorithm | SpeaksForeign) and not isinstance(value, type)
+
+
 def _algorithm_remedy(value: Any) -> str | None:
     if isinstance(value, str) and (sentence := why(value)):
         return sentence
-    if isinstance(value, type) and issubclass(value, Algorithm):
+    if isinstance(value, type) and issubclass(value, Algorithm | SpeaksForeign):
         return f"pass an instance, algorithm={value.__name__}()"
     if isinstance(value, Mapping):
         return "pass config={'algorithm': {...}}, or algorithm=GRPO(...)"
@@ -190,7 +195,7 @@ _FOLDER = "text or a Path"
 ARGUMENTS: dict[str, Argument] = {
     "agent": Argument("a function of a task, a LitAgent, or "
                       "'FILE.py:name'", _is_agent, "fit(agent, tasks)", _agent_remedy),
-    "algorithm": Argument("an algorithm", lambda v: isinstance(v, Algorithm), "algorithm=GRPO(group_size=8)",
+    "algorithm": Argument("an algorithm", _is_algorithm, "algorithm=GRPO(group_size=8)",
     _algorithm_remedy),
     "model": Argument("a Hugging Face folder or hub id, text or a Path", _is_path, "model='MODEL_DIR'", _model_remedy),
     "config": Argument(

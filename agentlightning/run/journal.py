@@ -132,7 +132,7 @@ class RunJournal:
 
     async def finish(self) -> None:
         await self.save()
-        if self.come.step:
+        if self.come.step and self.validations.at_end:
             await self.evaluate(self.come.step)
 
     # ------------------------------------------------------------------ for the run

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agentlightning.agent.resources import LLM
+from agentlightning.agent.resources import LLM, NamedResources
 from agentlightning.errors import ConfigError
 from agentlightning.nouns import RunRecord
 from agentlightning.settings.fields import ExternalModel
@@ -76,6 +76,28 @@ def _external_model(name: str, model: ExternalModel, env: Mapping[str, str]) -> 
         model=model.model,
         api_key=env[model.api_key_env] if model.api_key_env else None,
         sampling_parameters=dict(model.sampling_parameters),
+    )
+
+
+def with_model_named(resolved: Resolved, resources: NamedResources) -> tuple[Resolved, str]:
+    """The settings with the model that an `LLM` of the resources names, where they name none, and what is to be said of
+    it. Raises ConfigError where several are named, of which one would have to be trained."""
+    source = resolved.sources.get("model.path", "")
+    if resolved.config.model.path:
+        return resolved, f"model {resolved.config.model.path}, from {source}" if source.startswith("environ") else ""
+    named = {name: llm.model for name, llm in resources.llms() if llm.model and not llm.endpoint}
+    models = list(dict.fromkeys(named.values()))
+    if not models:
+        return resolved, ""
+    if len(models) > 1:
+        raise ConfigError(
+            f"no model is set, and the resources name {', '.join(f'{n} = {m!r}' for n, m in named.items())}: say which "
+            "one is trained, Trainer(model=...)"
+        )
+    name, path = next(iter(named)), models[0].removeprefix("openai/") if "/" in models[0][7:] else models[0]
+    chosen = with_model(resolved, path)
+    return replace(chosen, sources={**chosen.sources, "model.path": f"resource {name}"}), (
+        f"model {path}, from the LLM {name!r} of the resources: no setting names one"
     )
 
 

@@ -44,7 +44,7 @@ from agentlightning.run.stopping import Stop
 from agentlightning.run.validation import Validations
 from agentlightning.settings.fields import RunConfig
 from agentlightning.settings.sources import Resolved, describe_run, leaves_of
-from agentlightning.store.run_lock import Asked, RunLock, folder_of, how_to_resume
+from agentlightning.store.run_lock import Asked, RunLock, folder_of, how_to_resume, is_held
 from agentlightning.text import at_home
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ _MAY_DIFFER = {
 _NAMES_AGENTS = "gateway.agents"
 """What of those it may not change after all: it says whose tokens are trained."""
 
+IF_ANY = "auto"
+"""What `resume` is for going on with the newest unfinished run of the name, and beginning one where there is none."""
+
 NOTHING_YET = range(0)
 """No group: what an earlier process left queued waits until its step is made."""
 
@@ -100,6 +103,8 @@ class Plan:
     """The command that asked for it, where one did."""
     companions: Companions | None = None
     """What goes along with every attempt where its agent runs."""
+    notes: Sequence[str] = ()
+    """Lines for people, said when it begins."""
 
     @property
     def has_policy(self) -> bool:
@@ -196,7 +201,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
             notes.append(
                 f"resource {MAIN!r} is this run's own model: its endpoint is for dev, and for where there is no model"
             )
-        for note in ([said] if said else []) + notes:
+        for note in [*plan.notes, *([said] if said else []), *notes]:
             progress.message(note)
         algorithm = cast("Algorithm", resolved.algorithm)
         horizon = Horizon(algorithm.total_steps(config, len(plan.train)), config.stop_at)
@@ -399,7 +404,8 @@ async def _hopeless(store: Store, run_id: str) -> list[str]:
     ]
 
 
-async def _find(plan: Plan, store: Store) -> RunRecord:
+async def _find(plan: Plan, store: Store) -> RunRecord | None:
+    """The run to go on with. Of `IF_ANY` None where there is none, of another choice ConfigError."""
     runs = [run for run in await store.runs() if run.config.get("mode") == Mode.TRAIN]
     named = [run for run in runs if run.id == plan.resume or (plan.resume is True and run.name == plan.config.name)]
     # A finished one may lack steps that are asked for now
@@ -408,12 +414,19 @@ async def _find(plan: Plan, store: Store) -> RunRecord:
         *named,
     ):
         return run
+    if plan.resume == IF_ANY:
+        return next((run for run in runs if run.name == plan.config.name and _was_left(run)), None)
     known = ", ".join(run.id for run in runs[:5]) or "none"
     if plan.resume is True:
         raise ConfigError(
             f"nothing to resume: no run named {plan.config.name!r} in {plan.config.output_dir}; runs there: {known}"
         )
     raise ConfigError(f"nothing to resume: no run {plan.resume!r} in {plan.config.output_dir}; runs there: {known}")
+
+
+def _was_left(run: RunRecord) -> bool:
+    """Whether a run has an end to come to, and no process that is at it."""
+    return run.status is not RunStatus.FINISHED and Path(run.folder).is_dir() and not is_held(Path(run.folder))
 
 
 def _same_settings(record: RunRecord, description: Mapping[str, Json]) -> None:

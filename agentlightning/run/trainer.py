@@ -7,8 +7,9 @@ algorithms/policy_gradient.py; what a run owns, and the order in which it is ope
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -28,10 +29,11 @@ from agentlightning.records.ledger import Ledger, total
 from agentlightning.records.result import Evaluation
 from agentlightning.run.arguments import checked
 from agentlightning.run.entry import Interrupts, outliving_terminal, run_here, run_sync
-from agentlightning.run.model_choice import external_models
+from agentlightning.run.model_choice import external_models, with_model_named
 from agentlightning.run.opening import OpenRun, Plan, open_run
 from agentlightning.runners.compaction import check_parameters
 from agentlightning.settings.fields import RunConfig
+from agentlightning.settings.foreign import ForeignSettings, SpeaksForeign
 from agentlightning.settings.sources import Resolved, resolve
 from agentlightning.spellings.absent import find
 from agentlightning.store.run_lock import Asked, description_of, how_to_resume
@@ -57,7 +59,8 @@ _ONLY_TASKS = {Mode.DEV: "tasks", Mode.VAL: "tasks"}
 class Trainer:
     """Trains an agent that runs unchanged.
 
-    ``algorithm`` is an instance such as ``GRPO(group_size=8)`` (default: what the config file says, else GRPO).
+    ``algorithm`` is an instance such as ``GRPO(group_size=8)`` (default: what the config file says, else GRPO), or what
+    stands for settings in another program's names, such as ``VERL(config)``: those hold where nothing else says so.
     ``model`` is a Hugging Face folder or hub id. ``config`` is a RunConfig, a mapping, or the path of a TOML file;
     further keywords set single settings over it, by section: ``Trainer(model=..., steps=20, learner={"lr": 1e-5},
     sampling={"max_tokens": 64})``. ``n_runners`` (or ``n_workers``) attempts run at once. ``grader(task, output,
@@ -74,7 +77,7 @@ class Trainer:
     def __init__(
         self,
         *,
-        algorithm: Algorithm | None = None,
+        algorithm: Algorithm | SpeaksForeign | None = None,
         model: str | Path | None = None,
         config: RunConfig | Mapping[str, Json] | str | Path | Resolved | None = None,
         n_runners: int | None = None,
@@ -109,7 +112,10 @@ class Trainer:
         _put(flags, "gateway.port", port)
         _put(flags, "epochs", _one_of("epochs", flags.get("epochs"), "num_epochs", num_epochs))
         _put(flags, "output_dir", None if output_dir is None else str(output_dir))
-        self.resolved: Resolved = _resolve(config, flags, algorithm)
+        self.foreign = algorithm.foreign_settings() if isinstance(algorithm, SpeaksForeign) else ForeignSettings({})
+        self.resolved: Resolved = _resolve(
+            config, flags, None if isinstance(algorithm, SpeaksForeign) else algorithm, self.foreign
+        )
         self.config: RunConfig = self.resolved.config
         self.algorithm: Algorithm = cast(Algorithm, self.resolved.algorithm)
         self.grader = grader
@@ -324,16 +330,21 @@ class Trainer:
                 f"{self.algorithm.name} trains no weights and loads no model, so the agent has nothing to call: pass "
                 "resources={'llm': LLM(endpoint=..., model=...)}"
             )
-        if not self.config.model.path and (trains or not external):
+        resolved, notes = self.resolved, list(self.foreign.notes)
+        if trains or not external:
+            resolved, said = with_model_named(resolved, NamedResources(self.resources))
+            notes += [said] if said else []
+        if not resolved.config.model.path and (trains or not external):
             raise ConfigError(
                 "no model: pass model= (--model), a Hugging Face folder, a hub id, or 'smollm2' to begin with, which "
                 "`agl model smollm2` makes"
             )
         check_layout(self.config.layout)
         if mode is Mode.TRAIN:
-            self.algorithm.check(self.config)
+            self.algorithm.check(resolved.config)
         refuse_clash(external, {POLICY})
         spec: AgentSpec = as_agent(agent)
+        files = self.foreign
         train_tasks: list[Json] = []
         if mode is not Mode.VAL:
             name, given = (
@@ -341,28 +352,43 @@ class Trainer:
                 if train is None
                 else (_ONLY_TASKS.get(mode, "train_dataset"), train)
             )
-            train_tasks = check_tasks(given, name, self.max_tasks)
+            train_tasks = _tasks(given, name, self.max_tasks, files.train, files.most_train, notes)
         name, given = ("val_dataset", self.val_dataset) if val is None else (_ONLY_TASKS.get(mode, "val_dataset"), val)
-        val_tasks = check_tasks(given, name) if mode is Mode.VAL or (mode is Mode.TRAIN and given is not None) else []
-        if mode is Mode.TRAIN and self.config.evaluation.every and not val_tasks:
-            raise ConfigError(
-                f"evaluation.every={self.config.evaluation.every} needs validation tasks: pass val_dataset (--val), or "
-                "leave it out"
-            )
+        val_tasks: list[Json] = []
+        if mode is Mode.VAL or (mode is Mode.TRAIN and (given is not None or files.val)):
+            val_tasks = _tasks(given, name, None, files.val, files.most_val, notes)
+        if mode is Mode.TRAIN and resolved.config.evaluation.every and not val_tasks:
+            resolved = self._without_validation(resolved, notes)
         return Plan(
             mode=mode,
             agent=spec,
-            config=self.config,
-            resolved=self.resolved,
+            config=resolved.config,
+            resolved=resolved,
             train=train_tasks,
             val=val_tasks,
             grader=self.grader,
             compact=self.compact,
             resources=self.resources,
-            resume=True if resume == "latest" else resume,
+            resume=self._resumes(resume) if mode is Mode.TRAIN else False,
             progress=self.progress,
             asked=self.asked,
+            notes=tuple(notes) if mode is Mode.TRAIN else (),
         )
+
+    def _resumes(self, resume: bool | str) -> bool | str:
+        return True if resume == "latest" else resume or self.foreign.resume or False
+
+    def _without_validation(self, resolved: Resolved, notes: list[str]) -> Resolved:
+        """The settings of a run without validation tasks. Raises ConfigError where somebody here asked for a
+        validation."""
+        evaluation, source = resolved.config.evaluation, resolved.sources.get("evaluation.every")
+        if not self.foreign.has("evaluation.every", source):
+            raise ConfigError(
+                f"evaluation.every={evaluation.every} needs validation tasks: pass val_dataset (--val), or leave it out"
+            )
+        notes.append(f"nothing is validated, whatever {source} says: there are no validation tasks")
+        config = resolved.config.model_copy(update={"evaluation": evaluation.model_copy(update={"every": 0})})
+        return replace(resolved, config=config)
 
 
 def _asked_to_stop(run: OpenRun) -> Callable[[str], None]:
@@ -410,13 +436,16 @@ def _resolve(
     config: RunConfig | Mapping[str, Json] | str | Path | Resolved | None,
     arguments: Mapping[str, Json],
     algorithm: Algorithm | None,
+    foreign: ForeignSettings,
 ) -> Resolved:
     """The settings a Trainer was given, by whatever way, over those of the environment and a file."""
-    if isinstance(config, str | Path):
-        return resolve(ALGORITHMS, Path(config), env=os.environ, arguments=arguments, algorithm=algorithm)
-    if isinstance(config, RunConfig | Resolved):
-        return resolve(ALGORITHMS, env=os.environ, defaults=config, arguments=arguments, algorithm=algorithm)
-    return resolve(ALGORITHMS, env=os.environ, arguments=_laid_over(config or {}, arguments), algorithm=algorithm)
+    file = Path(config) if isinstance(config, str | Path) else None
+    defaults = config if isinstance(config, RunConfig | Resolved) else None
+    if isinstance(config, Mapping):
+        arguments = _laid_over(config, arguments)
+    return resolve(
+        ALGORITHMS, file, env=os.environ, defaults=defaults, arguments=arguments, algorithm=algorithm, foreign=foreign
+    )
 
 
 def _laid_over(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str, Json]:
@@ -425,6 +454,21 @@ def _laid_over(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str
     for key, value in above.items():
         laid[key] = {**laid[key], **value} if isinstance(value, dict) and isinstance(laid.get(key), dict) else value
     return laid
+
+
+def _tasks(
+    given: Tasks | None, name: str, most: int | None, files: Sequence[str], most_of_files: int | None, notes: list[str]
+) -> list[Json]:
+    """The tasks that are passed, else those of the files that the settings name."""
+    if given is not None or not files:
+        if files:
+            notes.append(f"{name} was passed, so that {', '.join(files)} is not read")
+        return check_tasks(given, name, most)
+    return [task for file in files for task in check_tasks(file, name)][: _least(most, most_of_files)]
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)
 
 
 def _put(flags: dict[str, Json], key: str, value: Json) -> None:

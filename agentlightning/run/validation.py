@@ -45,11 +45,16 @@ class Validations:
         self.versions = versions
 
     def due(self, step: int, total_steps: int) -> bool:
-        """Whether this step is followed by one; the last one is validated when the run is finished. Step 0 is before
-        the first."""
+        """Whether this step is followed by one; the last one is when the run is finished, where `at_end` says so. Step
+        0 is before the first."""
         if step == 0:
             return self._config.before
         return bool(self._config.every) and step % self._config.every == 0 and step < total_steps
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the last step is followed by one."""
+        return self._config.after
 
     def of(self, step: int) -> Evaluation | None:
         return next((evaluation for evaluation in self.done if evaluation.step == step), None)

@@ -108,6 +108,8 @@ class EvaluationConfig(Settings):
     """Validate after every this many steps; 0: only before the first and after the last."""
     before: bool = True
     """Validate before the first step."""
+    after: bool = True
+    """Validate after the last step."""
     rollouts_per_task: int = Field(default=1, ge=1)
     """More than one makes sense with a temperature above 0."""
 

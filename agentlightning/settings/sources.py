@@ -28,6 +28,7 @@ from agentlightning.errors import ConfigError
 from agentlightning.nouns import Json
 from agentlightning.records.json_values import kind_of, out_of_numpy
 from agentlightning.settings.fields import RunConfig, Settings
+from agentlightning.settings.foreign import ForeignSettings
 from agentlightning.spellings.absent import why, why_chosen
 from agentlightning.spellings.nearest import did_you_mean, misspelt_absent, nearest
 from agentlightning.text import at_home
@@ -82,9 +83,10 @@ def resolve(
     arguments: Mapping[str, Json] | None = None,
     algorithm: Settings | None = None,
     flag_names: Mapping[str, str] | None = None,
+    foreign: ForeignSettings | None = None,
 ) -> Resolved:
-    """Lays settings over one another, later over earlier: ``defaults``, the TOML ``file``, ``AGL_...`` of ``env``,
-    ``flags``, ``arguments``.
+    """Lays settings over one another, later over earlier: ``foreign``, ``defaults``, the TOML ``file``, ``AGL_...`` of
+    ``env``, ``flags``, ``arguments``.
 
     ``defaults`` is what a program begins with: the values a RunConfig was really given (they count as ``argument``), or
     a Resolved with its sources, for which the environment was read already and is not read again. ``flags`` is keyed by
@@ -99,6 +101,10 @@ def resolve(
     """
     names = flag_names or {}
     given = [
+        *(
+            _Given(tuple(key.split(".")), value, source)
+            for key, (value, source) in (foreign.settings.items() if foreign is not None else ())
+        ),
         *(_resolved(defaults) if isinstance(defaults, Resolved) else _arguments(defaults, ())),
         *_from_file(file),
         *_from_environment({} if isinstance(defaults, Resolved) else env or {}),

@@ -7,8 +7,9 @@ test holds that.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.abc import Loader
+from importlib.abc import InspectLoader, Loader
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
@@ -25,10 +26,15 @@ _ALONE = (
     "themselves"
 )
 _TRAINER = "from agentlightning import Trainer"
+_OWN_ALGORITHM = "an algorithm of one's own subclasses agentlightning.algorithms.Algorithm or GRPO"
+_STEP = "the run does what verl's trainer did: from agentlightning import VERL, and Trainer(algorithm=VERL(config))"
 
 MODULES = {
     "adapter": "leave the adapter out: tokens come from the record, not from spans",
-    "algorithm": "from agentlightning import GRPO, whose settings are its arguments (docs/config.md)",
+    "algorithm.apo": "no prompts are optimised in this version: weights are trained, from agentlightning import GRPO",
+    "algorithm.decorator": _OWN_ALGORITHM,
+    "algorithm.fast": _OWN_ALGORITHM,
+    "algorithm.utils": _OWN_ALGORITHM,
     "client": _ALONE,
     "cli.agentops_server": _TRACERS,
     "cli.prometheus": "a run writes metrics.jsonl and TensorBoard files into its folder",
@@ -62,12 +68,19 @@ MODULES = {
     "trainer.trainer": _TRAINER,
     "types.tracer": _TRACERS,
     "utils": "there are no helpers for programs beside the names in agentlightning.__all__",
-    "verl": "train with `agl train` or Trainer(algorithm=GRPO(...)).fit(agent, tasks); settings are in docs/config.md",
+    "verl.async_server": _STEP,
+    "verl.daemon": _STEP,
+    "verl.dataset": "tasks are what fit() is handed, or the files of data.train_files (docs/verl.md)",
+    "verl.entrypoint": "python -m agentlightning.verl FILE.py:agent key=value ... (docs/verl.md)",
+    "verl.trainer": _STEP,
 }
 """By path below the package, with what to do today."""
 
 
 DOORS = {
+    "algorithm": "compat.algorithms",
+    "algorithm.base": "algorithms.base",
+    "algorithm.verl": "compat.verl",
     "config": "settings.fields",
     "emitter": "compat.emitter",
     "emitter.annotation": "compat.emitter",
@@ -89,6 +102,8 @@ DOORS = {
     "types.core": "compat.types",
     "types.legacy": "compat.types",
     "types.resources": "compat.types",
+    "verl": "compat.verl",
+    "verl.__main__": "compat.verl_command",
 }
 """Paths by which programs ask for what is elsewhere here: each is a module that has the names of the other."""
 
@@ -130,7 +145,8 @@ def spec_of(path: str) -> ModuleSpec | None:
     """
     home = DOORS.get(path.removeprefix(f"{agentlightning.__name__}."))
     if home is not None:
-        return ModuleSpec(path, _Door(f"{agentlightning.__name__}.{home}"), is_package=True)
+        door = _Door(f"{agentlightning.__name__}.{home}")
+        return ModuleSpec(path, door, is_package=not path.endswith(".__main__"))
     sentence = why_no_module(path)
     return None if sentence is None else ModuleSpec(path, _Refusing(sentence))
 
@@ -153,6 +169,12 @@ class _Door(Loader):
                 raise AttributeError(sentence or f"{self.home} has no {name}", name=name) from None
 
         module.__dict__["__getattr__"] = get
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """What ``python -m`` asks for: the code behind the door."""
+        home = find_spec(self.home)
+        loader = home.loader if home is not None else None
+        return loader.get_code(self.home) if isinstance(loader, InspectLoader) else None
 
 
 class _Called(ModuleType):
