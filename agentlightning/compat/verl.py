@@ -77,8 +77,8 @@ def _notes(reading: Reading) -> Iterator[str]:
         yield f"verl: {NOT_HELD.why}, whatever is said of it: {', '.join(reading.not_held)}"
     if reading.trackers:
         yield (
-            f"verl: nothing is sent to {', '.join(reading.trackers)} (trainer.logger): each step is a line of the run's "
-            "metrics.jsonl, and of TensorBoard files where that is installed"
+            f"verl: nothing is sent to {', '.join(reading.trackers)} (trainer.logger): each step is a line of the "
+            "run's metrics.jsonl, and of TensorBoard files where that is installed"
         )
 
 

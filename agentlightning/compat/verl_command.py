@@ -1,4 +1,5 @@
-"""``python -m agentlightning.verl FILE.py:agent key=value ...``: trains with verl's keys, as ``VERL(config)`` reads them.
+"""``python -m agentlightning.verl FILE.py:agent key=value ...``: trains with verl's keys, read as
+``VERL(config)`` reads them.
 
 The agent comes first, the tasks with ``data.train_files``. Exit codes are those of ``agl train``.
 """

@@ -329,7 +329,8 @@ ABSENT: tuple[Absent, ...] = (
         "VERL and its settings",
         "use GRPO(...) for the algorithm's settings and Trainer's sections (learner=, sampling=, ...) for the "
         "others: docs/config.md lists them",
-        "VERLConfig AgentLightningTrainer AgentModeDaemon Baseline algo FastAlgorithm MockAlgorithm actor_rollout_ref GRPOConfig GRPOTrainer "
+        "VERLConfig AgentLightningTrainer AgentModeDaemon "
+        "Baseline algo FastAlgorithm MockAlgorithm actor_rollout_ref GRPOConfig GRPOTrainer "
         "TrainingArguments",
     ),
     Absent(

@@ -58,8 +58,10 @@ def number(above: float | None = None, least: float | None = None, most: float |
             raise ValueError
         return value
 
-    bounds = [f"{sign} {bound:g}" for sign, bound in ((">", above), (">=", least), ("<=", most)) if bound is not None]
-    return Takes(" ".join(["a number", " and ".join(bounds)]).strip(), read)
+    bounds = " and ".join(
+        f"{sign} {bound:g}" for sign, bound in ((">", above), (">=", least), ("<=", most)) if bound is not None
+    )
+    return Takes(f"a number {bounds}".strip(), read)
 
 
 def one_of(*values: str, or_else: Callable[[str], str | None] = lambda value: None) -> Takes:
@@ -72,7 +74,7 @@ def one_of(*values: str, or_else: Callable[[str], str | None] = lambda value: No
             raise ValueError(or_else(value.lower()) or "")
         return value.lower()
 
-    return Takes("one of " + ", ".join(values) if len(values) > 1 else values[0], read)
+    return Takes(("one of " if len(values) > 1 else "") + ", ".join(values), read)
 
 
 def _flag(value: Json) -> bool:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from agentlightning import VERL, Trainer
 from agentlightning.errors import ConfigError
 from agentlightning.spellings.verl import ACCEPTED, HONOURED, NOT_HELD, REFUSED
+from agentlightning.spellings.verl_page import page
 from agentlightning.spellings.verl_reading import find, names
 from agentlightning.templates.formats import FORMATS
 from tests.e2e import letters_agent
+from tests.imports import ROOT
 from tests.tiny import letter_tasks, save_letters
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -122,7 +128,7 @@ def test_each_key_stands_in_the_table_once_and_formats_are_those_there_are() -> 
 
 
 def test_a_run_from_a_config_validates_nothing_without_tasks_to_validate(tmp_path: Path) -> None:
-    config = {
+    config: dict[str, Any] = {
         "data": {"train_batch_size": 2, "max_prompt_length": 64, "max_response_length": 2, "truncation": "error"},
         "actor_rollout_ref": {
             "model": {"path": str(save_letters(tmp_path / "model")), "use_remove_padding": True},
@@ -138,3 +144,54 @@ def test_a_run_from_a_config_validates_nothing_without_tasks_to_validate(tmp_pat
     }
     result = Trainer(algorithm=VERL(config), threads=1, progress=False).fit(letters_agent.graded, letter_tasks(4))
     assert len(result.history) == 1 and not result.validations and result.folder.parent == tmp_path / "out"
+
+
+def test_the_command_trains_from_words_with_files_of_tasks(tmp_path: Path) -> None:
+    """In a process of its own, with tasks of training and validation in Parquet."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for name, count in (("train", 6), ("val", 2)):
+        parquet.write_table(pyarrow.Table.from_pylist(letter_tasks(count)), tmp_path / f"{name}.parquet")
+    words = [
+        f"data.train_files=[{tmp_path / 'train.parquet'}]", f"data.val_files={tmp_path / 'val.parquet'}",
+        "data.train_batch_size=3", f"{ROLLOUT}.n=2", f"{ROLLOUT}.name=vllm", f"{ACTOR}.optim.lr=5e-3",
+        f"actor_rollout_ref.model.path='{save_letters(tmp_path / 'model')}'", "data.max_response_length=2",
+        "trainer.logger=['console','wandb']", "+trainer.total_epochs=2", "trainer.test_freq=1",
+        "trainer.val_before_train=False", "trainer.experiment_name=null", f"trainer.default_local_dir={tmp_path / 'out'}",
+    ]  # fmt: skip
+    done = ran(f"{Path(letters_agent.__file__)}:graded", *words)
+    assert done.returncode == 0, done.stderr
+    (folder,) = [path for path in (tmp_path / "out").iterdir() if path.is_dir()]
+    result = orjson.loads((folder / "result.json").read_bytes())
+    assert len(result["history"]) == 4 and len(result["validations"]) == 4
+    assert "nothing is sent to wandb" in done.stdout + done.stderr and "rollout.name" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["data.train_batch_size=4"], "no agent: none joins from elsewhere"),
+        (["a.py:agent", "b.py:agent"], "a.py:agent and b.py:agent: one agent is trained"),
+        (["a.py:agent", "data.train_batch_size=[4]"], "data.train_batch_size = [4]: expected a whole number"),
+        (["a.py:agent", "data.no_such=4"], "data.no_such: verl has no such key that is known here"),
+        (["a.py:agent", "--config-path=conf"], "--config-path=conf: settings are key=value"),
+    ],
+)
+def test_what_the_command_cannot_do_is_one_line(words: list[str], says: str) -> None:
+    done = ran(*words)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1 and says in done.stderr
+
+
+def ran(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "agentlightning.verl", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_the_page_is_made_from_the_table() -> None:
+    assert (ROOT / "docs" / "verl.md").read_text() == page(), (
+        "python -m agentlightning.spellings.verl_page > docs/verl.md"
+    )
+
+
+def test_verl_is_where_programs_look_for_it() -> None:
+    for path in ("agentlightning", "agentlightning.algorithm", "agentlightning.algorithm.verl", "agentlightning.verl"):
+        assert import_module(path).VERL is VERL

@@ -21,7 +21,6 @@ import agentlightning
 from agentlightning.spellings.paths import ELSEWHERE, MODULES, why_no_module
 
 PROGRAMS = """\
-from agentlightning import VERL
 from agentlightning import Span
 from agentlightning import APO, Baseline
 from agentlightning import algo
@@ -40,7 +39,6 @@ from agentlightning import GRPOConfig, GRPOTrainer
 from agentlightning import SFTTrainer
 from agentlightning import adapter
 from agentlightning.algorithm import APO, Baseline, algo
-from agentlightning.algorithm.verl import VERL
 from agentlightning.algorithm.apo import APO
 from agentlightning.tracer import get_last_trace
 from agentlightning.tracer.triplet import TripletExporter
@@ -59,9 +57,8 @@ from agentlightning.env_var import LightningEnvVar
 from agentlightning.llm_proxy import LLMProxy
 from agentlightning.config import lightning_cli
 from agentlightning.verl import entrypoint
-import agentlightning.verl
+import agentlightning.verl.trainer
 import agentlightning.instrumentation.vllm
-import agentlightning.algorithm.verl as verl
 """
 
 
@@ -126,43 +123,43 @@ def test_a_path_that_nobody_looks_for_is_as_unknown_as_ever() -> None:
 
 
 def test_an_attribute_that_is_absent_says_so_and_does_not_count_as_there() -> None:
-    with pytest.raises(AttributeError, match=r"has no VERL: use GRPO"):
-        _ = agentlightning.VERL
-    assert not hasattr(agentlightning, "VERL") and getattr(agentlightning, "tracers", None) is None
+    with pytest.raises(AttributeError, match=r"has no APO: "):
+        _ = agentlightning.APO
+    assert not hasattr(agentlightning, "APO") and getattr(agentlightning, "tracers", None) is None
     assert not hasattr(agentlightning, "__wrapped__") and not hasattr(agentlightning, "_repr_html_")
 
 
 def test_who_only_looks_for_a_module_gets_no_error() -> None:
-    for name in ("agentlightning.verl", "agentlightning.tracer.triplet", "agentlightning.types.Task"):
+    for name in ("agentlightning.contrib", "agentlightning.tracer.triplet", "agentlightning.types.Task"):
         spec = find_spec(name)
         assert spec is not None and spec.origin is None and not spec.submodule_search_locations, name
     assert find_spec("agentlightning.no_such") is None and find_spec("no_such_at_all") is None
     importlib.invalidate_caches()
     assert importlib.metadata.version("agentlightning")
-    assert "agentlightning.verl" not in {
+    assert "agentlightning.contrib" not in {
         found.name for found in pkgutil.walk_packages(agentlightning.__path__, "agentlightning.")
     }
 
 
 def test_who_loads_by_name_gets_the_sentence() -> None:
-    with pytest.raises(ImportError, match="has no verl: train with"):
-        pickle.loads(b"cagentlightning.verl\nVERL\n.")
-    with pytest.raises(AttributeError, match="has no verl: train with"), mock.patch("agentlightning.verl.VERL"):
+    with pytest.raises(ImportError, match="has no contrib: nothing is"):
+        pickle.loads(b"cagentlightning.contrib\nVERL\n.")
+    with pytest.raises(AttributeError, match="has no contrib: nothing is"), mock.patch("agentlightning.contrib.VERL"):
         raise AssertionError("patched what is not there")
-    with pytest.raises(ImportError, match="has no verl: train with"):
-        pkgutil.resolve_name("agentlightning.verl:VERL")
+    with pytest.raises(ImportError, match="has no contrib: nothing is"):
+        pkgutil.resolve_name("agentlightning.contrib:VERL")
 
 
 def test_a_module_that_is_run_says_its_sentence_and_nothing_else() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "agentlightning.verl", "data.train_batch_size=32"],
+        [sys.executable, "-m", "agentlightning.contrib", "data.train_batch_size=32"],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
     assert done.returncode == 1 and done.stdout == ""
-    assert re.fullmatch(r".*: agentlightning \(.*\) has no verl: train with `agl train`.*\n", done.stderr), done.stderr
+    assert re.fullmatch(r".*: agentlightning \(.*\) has no contrib: nothing is .*\n", done.stderr), done.stderr
 
 
 def test_pytest_collects_beside_the_finder(tmp_path: Path) -> None:
@@ -171,10 +168,10 @@ def test_pytest_collects_beside_the_finder(tmp_path: Path) -> None:
         "import pytest\n"
         "def test_one():\n"
         "    import agentlightning\n"
-        "    with pytest.raises(ImportError, match='has no verl'):\n"
-        "        import agentlightning.verl\n"
+        "    with pytest.raises(ImportError, match='has no contrib'):\n"
+        "        import agentlightning.contrib\n"
         "    with pytest.raises(pytest.skip.Exception):\n"
-        "        pytest.importorskip('agentlightning.verl', exc_type=ImportError)\n"
+        "        pytest.importorskip('agentlightning.contrib', exc_type=ImportError)\n"
     )
     asked = [
         sys.executable,
@@ -190,7 +187,7 @@ def test_pytest_collects_beside_the_finder(tmp_path: Path) -> None:
     done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout
     done = subprocess.run(
-        [*asked[:-1], "--pyargs", "agentlightning.verl"],
+        [*asked[:-1], "--pyargs", "agentlightning.contrib"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
