@@ -18,6 +18,7 @@ from pydantic import Field
 from agentlightning.agent.resources import POLICY
 from agentlightning.algorithms.base import Algorithm
 from agentlightning.credit import (
+    CreditSettings,
     StepCredit,
     TrainedAgents,
     credit_rows,
@@ -26,7 +27,8 @@ from agentlightning.credit import (
     train_batch,
     unused_rewards,
 )
-from agentlightning.credit.step import differ, final_reward
+from agentlightning.credit.rewards import final_reward
+from agentlightning.credit.step import informative
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.learning.objective import ObjectiveSettings
 from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss
@@ -62,17 +64,21 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
     filtering_rounds: int = Field(default=4, ge=1)
     """How often a step may sample, with `dynamic_filtering`."""
 
+    credit: CreditSettings = CreditSettings()
+    """What carries a reward, rollouts or calls, and which rows are trained."""
+
     @abstractmethod
     def rollouts_per_task(self) -> int: ...
 
     @abstractmethod
     def advantages(self, rewards_G: Sequence[float]) -> list[float]:
-        """One advantage per rollout of a group, from their rewards. At least two rewards, not all equal. Where a task
-        gets a single rollout, the group is the whole batch."""
+        """One advantage for each of the rewards that are compared: those of a task's rollouts, or of all their calls
+        (`credit`). At least two rewards, not all equal. Where each task gets a single rollout, those of the whole batch
+        are compared, unless calls have rewards."""
 
     def over_batch(self, advantages_N: Sequence[float]) -> Sequence[float]:
-        """The advantages of all rollouts of a step that have one, as they are used; a hook for what is the batch's, as
-        whitening is."""
+        """The advantages of all rollouts of a step that have one, or of their calls, as they are used; a hook for what
+        is the batch's, as whitening is."""
         return advantages_N
 
     def check(self, config: RunConfig) -> None:
@@ -81,10 +87,18 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
                 "sampling.temperature=0 in training: all rollouts of a group would be the same and there is nothing "
                 "to learn from; use 1.0, or `agl eval` to score a model greedily"
             )
-        if self.dynamic_filtering and self.rollouts_per_task() == 1:
+        if self.rollouts_per_task() > 1 or self.credit.reads_calls:
+            return
+        if self.dynamic_filtering:
             raise ConfigError(
                 "dynamic_filtering samples further tasks where the rollouts of one have equal rewards, and each task "
                 "gets a single rollout here: leave it out"
+            )
+        if self.tasks_per_step == 1:
+            raise ConfigError(
+                "a step of one task with a single rollout has nothing to compare its reward with: use more "
+                "tasks_per_step (the batch's mean is then the baseline), a larger group_size, or rewards of single "
+                "calls (algorithm.credit.scheme)"
             )
 
     def objective(self) -> ObjectiveSettings:
@@ -114,7 +128,7 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
         groups = await self.sample(run)
         clock.mark("sampling")
         chosen = run.config.trained_agents
-        credited = self.credit(groups, chosen)
+        credited = self.credit_of(groups, chosen)
         if not any(trace.scored for group in groups for trace in group.traces):
             raise RunFailed(_all_failed(step, groups, run.rollouts.probe))
         if nobody := _nobody_trained(groups, chosen):
@@ -130,15 +144,17 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
         """A step's groups."""
         groups: list[Group] = []
         for _ in range(self.filtering_rounds if self.dynamic_filtering else 1):
-            wanted = self.tasks_per_step - sum(1 for group in groups if _informative(group))
+            wanted = self.tasks_per_step - sum(
+                1 for group in groups if informative(group, self.credit, run.config.trained_agents)
+            )
             if groups and wanted <= 0:
                 break
             groups += await run.rollouts.sample(run.tasks.take(wanted), self.rollouts_per_task())
         return groups
 
-    def credit(self, groups: Sequence[Group], trained_agents: str | None = None) -> StepCredit:
+    def credit_of(self, groups: Sequence[Group], trained_agents: str | None = None) -> StepCredit:
         """One weight, or the reason why there is none, for every token that the groups sampled; see credit/step.py."""
-        return credit_step(groups, self, trained_agents)
+        return credit_step(groups, self, trained_agents, self.credit)
 
     def account(
         self, run: Run, groups: Sequence[Group], credited: StepCredit, stats: LearnerStats, seconds: dict[str, float]
@@ -171,8 +187,12 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
             external=count_external(call for trace in traces for attempt in trace.attempts for call in attempt.calls),
             cut=count_cut(samples),
             late=late_calls,
-            unused=_unused(traces, late_rewards),
+            unused=_unused(traces, late_rewards, self.credit),
             compared=dict(credited.compared),
+            off_record=credited.off_record.sampled,
+            off_record_trained=stats.target_tokens,
+            off_record_masked=credited.off_record.masked,
+            rows=dict(credited.rows),
         ).check()
 
     def metrics(
@@ -209,7 +229,7 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
             "peak_memory": stats.peak_memory,
             "sampling_s": sampling_s,
             "training_s": training_s,
-            "advantages": dict(credited.advantages),
+            "advantages": {id: value for id, value in credited.advantages.items() if isinstance(value, float)},
         }
         if taken := line.keys() & stats.statistics.keys():
             raise ValueError(f"the objective's statistics have names that metrics have: {', '.join(sorted(taken))}")
@@ -229,11 +249,6 @@ class _Clock:
         self._last = now
 
 
-def _informative(group: Group) -> bool:
-    rewards_G = [final_reward(trace) for trace in group.traces if trace.scored]
-    return len(rewards_G) >= 2 and differ(rewards_G)
-
-
 def _trained_versions(traces: Sequence[Trace], credited: StepCredit) -> set[int]:
     """The policy's versions that sampled what is trained."""
     return {
@@ -245,12 +260,13 @@ def _trained_versions(traces: Sequence[Trace], credited: StepCredit) -> set[int]
     }
 
 
-def _unused(traces: Sequence[Trace], late: int) -> dict[str, int]:
+def _unused(traces: Sequence[Trace], late: int, settings: CreditSettings) -> dict[str, int]:
     """Emitted rewards that changed no weight, by reason. ``late`` ones are not in the traces."""
     counted = Counter({"late": late} if late else {})
     for trace in traces:
         for number, attempt in enumerate(trace.attempts):
-            counted += unused_rewards(attempt.rewards, scored=trace.scored and number == len(trace.attempts) - 1)
+            last = trace.scored and number == len(trace.attempts) - 1
+            counted += unused_rewards(attempt.rewards, settings, scored=last)
     return dict(counted)
 
 

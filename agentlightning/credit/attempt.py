@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from agentlightning.agent.trained_agents import TrainedAgents
-from agentlightning.nouns import Call, CallStatus, Node
+from agentlightning.nouns import GIVEN, Call, CallStatus, Node
 from agentlightning.records.credit import AttemptCredit, MaskedRun, NodeCredit
 from agentlightning.records.traces import AttemptTrace
 
@@ -26,17 +26,18 @@ CALL_WITHOUT_REWARD = "call_without_reward"
 
 def credit_attempt(
     attempt: AttemptTrace,
-    worth: float | Mapping[int, float] | None,
+    worth: float | Mapping[int, float | str] | None,
     *,
     mask: str = "masked",
     trained_agents: str | None = None,
 ) -> AttemptCredit:
-    """Gives every sampled token of an attempt its rollout's advantage, or its call's, but for those that must not be
-    trained.
+    """Gives every sampled token of an attempt, and every token that the user gave as a target, its rollout's advantage,
+    or its call's, but for those that must not be trained.
 
-    ``worth`` is the rollout's advantage; or one for each call, by the call's index; or None, which masks all tokens as
-    ``mask`` (the rollout failed, its group was degenerate). A weight belongs to what is worth it, not to a row: it does
-    not depend on how many calls, branches or nodes the tokens are cut into (invariant 7).
+    ``worth`` is the rollout's advantage; or, by the call's index, that of each call or the reason why it has none; or
+    None, which masks all tokens as ``mask`` (the rollout failed, its group was degenerate). A weight belongs to what is
+    worth it, not to a row: it does not depend on how many calls, branches or nodes the tokens are cut into (invariant
+    7).
 
     Masked are samples of a call that nobody reclaimed (``abandoned``), members of a best-of-n that the agent did not
     continue (``unused_sample``, ruling 11), samples without a recorded call (``unrecorded_call``), samples of agents
@@ -47,35 +48,40 @@ def credit_attempt(
     chosen = TrainedAgents(trained_agents, attempt.attempt.marked)
     calls = {call.index: call for call in attempt.calls}
     unwanted = _unwanted_samples(attempt.nodes, attempt.calls)
+    targets = {sample.node for call in attempt.calls if call.wire == GIVEN for sample in call.samples}
     nodes: list[NodeCredit] = []
+    given: list[NodeCredit] = []
     for node in attempt.nodes:
-        if not node.sampled:
+        if not node.sampled and node.id not in targets:
             continue
         tokens = len(node.token_ids)
-        weight = worth.get(node.call_index) if isinstance(worth, Mapping) else worth
+        value = worth.get(node.call_index, CALL_WITHOUT_REWARD) if isinstance(worth, Mapping) else worth
         reason = mask if worth is None else unwanted.get(node.id) or _unfit(calls.get(node.call_index), chosen)
-        if reason is None and weight is None:
-            reason = CALL_WITHOUT_REWARD
-        if reason is not None or weight is None:
+        if reason is None and isinstance(value, str):
+            reason = value
+        if reason is not None or value is None or isinstance(value, str):
             whole = (MaskedRun(0, tokens, reason or mask),) if tokens else ()
-            nodes.append(NodeCredit.of(node.id, tokens, (), whole))
-            continue
-        forced = [MaskedRun(t, 1, FORCED) for t in _forced(node)]
-        nodes.append(NodeCredit.of(node.id, tokens, (weight,) if len(forced) < tokens else (), forced))
-    return AttemptCredit(tuple(nodes))
+            credited = NodeCredit.of(node.id, tokens, (), whole)
+        else:
+            forced = [MaskedRun(t, 1, FORCED) for t in _forced(node)]
+            credited = NodeCredit.of(node.id, tokens, (value,) if len(forced) < tokens else (), forced)
+        (nodes if node.sampled else given).append(credited)
+    return AttemptCredit(tuple(nodes), tuple(given))
 
 
 def _unfit(call: Call | None, chosen: TrainedAgents) -> str | None:
-    """Why nothing that was sampled by the call may be trained."""
+    """Why nothing that the call sampled, or was given with, may be trained."""
     if call is None:
         return UNRECORDED_CALL
     if not chosen.trains(call.agent):
         return OTHER_AGENT
+    if call.wire == GIVEN:
+        return None
     return GREEDY if call.used is None or call.used.temperature == 0 else None
 
 
 def _forced(node: Node) -> Iterable[int]:
-    """Positions whose kept support has a single member (types.Segment says how that is seen)."""
+    """Positions whose kept support has a single member (nouns.Segment says how that is seen)."""
     if node.kept is not None:
         offsets = node.kept.offsets
         return [t for t in range(len(node.token_ids)) if offsets[t + 1] - offsets[t] == 1]

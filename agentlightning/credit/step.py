@@ -1,28 +1,30 @@
-"""The credit of a step: which rewards are compared with each other, what each rollout's advantage follows from, and
-why a rollout has none.
-
-What is compared is what carries the reward, here rollouts: those of a task, or, where every task was tried once, all of
-the step, so that the batch's mean is the baseline. Pure.
-"""
+"""The credit of a step: from what is compared to an advantage for each rollout or call, and to a weight or a reason for
+every token. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from agentlightning.credit.attempt import credit_attempt
+from agentlightning.credit.attempt import CALL_WITHOUT_REWARD, credit_attempt
+from agentlightning.credit.compare import Pool, Unit, comparisons, episodes, trainable_calls
+from agentlightning.credit.rows import limit_rows
+from agentlightning.credit.settings import CreditSettings
 from agentlightning.nouns import CreditRow
-from agentlightning.records.credit import AttemptCredit, NodeCredit
+from agentlightning.records.credit import AttemptCredit
 from agentlightning.records.traces import Group, Trace
 
 DEGENERATE = "degenerate_group"
 TOO_FEW = "too_few_in_group"
 RETRIED = "retried"
 
-TASK = "rollouts of a task"
-BATCH = "rollouts of the batch"
+EPISODE = CreditSettings()
+"""A rollout's reward for each of its calls."""
+
+Advantage = float | Mapping[int, float]
+"""Of a rollout: one for all its calls, or one for each of those that have one, by index."""
 
 
 class CreditRule(Protocol):
@@ -34,25 +36,26 @@ class CreditRule(Protocol):
         ...
 
     def over_batch(self, advantages_N: Sequence[float]) -> Sequence[float]:
-        """The advantages of all rollouts of the step that have one, in their order, as they are used: whitened, or
-        less a running baseline, say; or as they are."""
+        """The advantages of all rollouts of the step that have one (or of all calls, where those are compared), in
+        their order, as they are used: whitened, or less a running baseline, say; or as they are."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StepCredit:
     """What a step's groups are worth, token by token. ``attempts`` are by attempt id, ``advantages`` by rollout id,
-    those of masked rollouts left out; ``groups`` counts the tasks by ``trained``, ``degenerate`` and ``too_few``, and
-    ``compared`` the advantages by what they were compared with."""
+    those of masked rollouts left out; ``groups`` counts the tasks by ``trained``, ``degenerate`` and ``too_few``,
+    ``compared`` the advantages by what they were compared with, and ``rows`` what the limits did (credit/rows.py)."""
 
     attempts: Mapping[str, AttemptCredit]
-    advantages: Mapping[str, float]
+    advantages: Mapping[str, Advantage]
     groups: Mapping[str, int]
     compared: Mapping[str, int]
+    rows: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def masked(self) -> dict[str, int]:
-        """Tokens by reason."""
+        """Sampled tokens by reason."""
         counted: Counter[str] = Counter()
         for attempt in self.attempts.values():
             counted.update(attempt.masked)
@@ -62,40 +65,66 @@ class StepCredit:
     def trained(self) -> int:
         return sum(attempt.trained for attempt in self.attempts.values())
 
+    @property
+    def off_record(self) -> AttemptCredit:
+        """Tokens that users gave as targets, of all attempts; none of them was sampled."""
+        return AttemptCredit(tuple(node for attempt in self.attempts.values() for node in attempt.given))
 
-def credit_step(groups: Sequence[Group], rule: CreditRule, trained_agents: str | None = None) -> StepCredit:
+
+def credit_step(
+    groups: Sequence[Group],
+    rule: CreditRule,
+    trained_agents: str | None = None,
+    settings: CreditSettings = EPISODE,
+) -> StepCredit:
     """The credit of a step's finished groups. A group's failures are masked, and its advantages come from the others
     alone (invariant 4). ``trained_agents``: see `credit_attempt`.
 
     Raises ValueError where the rule does not give one advantage for each reward.
     """
-    single = bool(groups) and all(len(group.traces) == 1 for group in groups)
-    advantages: dict[str, float] = {}
-    kinds: Counter[str] = Counter()
-    masks: dict[str, str] = {}
-    for traces in [[trace for group in groups for trace in group.traces]] if single else [g.traces for g in groups]:
-        scored = [trace for trace in traces if trace.scored]
-        rewards_G = [final_reward(trace) for trace in scored]
-        kind = "too_few" if len(scored) < 2 else "trained" if differ(rewards_G) else "degenerate"
-        kinds[kind] += len(traces) if single else 1
-        masks.update((trace.rollout.id, _why_masked(trace, kind)) for trace in traces)
-        if kind == "trained":
-            values = _as_many(rule.advantages(rewards_G), len(scored), "advantages")
-            advantages.update(zip((trace.rollout.id for trace in scored), values, strict=True))
+    terms = comparisons(groups, settings, trained_agents)
+    compared: Counter[str] = Counter()
+    parts: list[dict[Unit, float]] = []
+    reasons: dict[Unit, str] = {}
+    for term, pools in terms:
+        part: dict[Unit, float] = {}
+        for pool in pools:
+            if pool.kind == "trained":
+                values = _as_many(rule.advantages(list(pool.rewards.values())), len(pool.rewards), "advantages")
+                part.update(zip(pool.rewards, (term.weight * value for value in values), strict=True))
+                compared[pool.name] += len(values)
+            else:
+                reason = DEGENERATE if pool.kind == "degenerate" else TOO_FEW
+                reasons.update({unit: reason for unit in pool.rewards if unit not in reasons})
+        parts.append(part)
+    advantages = parts[0] if len(parts) == 1 else _added(parts, groups, settings, trained_agents)
     whole = _as_many(rule.over_batch(list(advantages.values())), len(advantages), "over_batch")
     advantages = dict(zip(advantages, whole, strict=True))
+
     attempts: dict[str, AttemptCredit] = {}
+    by_rollout: dict[str, Advantage] = {}
+    rows: Counter[str] = Counter()
     for trace in (trace for group in groups for trace in group.traces):
         for attempt in trace.attempts:
             last = attempt is trace.attempts[-1]
-            attempts[attempt.attempt.id] = credit_attempt(
-                attempt,
-                advantages.get(trace.rollout.id) if last else None,
-                mask=masks[trace.rollout.id] if last else RETRIED,
-                trained_agents=trained_agents,
-            )
-    compared = {BATCH if single else TASK: len(advantages)} if advantages else {}
-    return StepCredit(attempts, advantages, dict(kinds), compared)
+            worth, mask = _of_rollout(trace, advantages, reasons, settings.by_agent) if last else (None, RETRIED)
+            credit = credit_attempt(attempt, worth, mask=mask, trained_agents=trained_agents)
+            if settings.limits_rows and last:
+                credit, counted = limit_rows(attempt, credit, settings, seed=trace.rollout.seed)
+                rows.update(counted)
+            attempts[attempt.attempt.id] = credit
+            if isinstance(worth, float | int):
+                by_rollout[trace.rollout.id] = worth
+            elif worth is not None:
+                own = {at: value for at, value in worth.items() if not isinstance(value, str)}
+                by_rollout.update({trace.rollout.id: own} if own else {})
+    kinds = _kinds(len(groups), [pool for _, pools in terms for pool in pools])
+    return StepCredit(attempts, by_rollout, kinds, dict(compared), dict(rows))
+
+
+def informative(group: Group, settings: CreditSettings, trained_agents: str | None) -> bool:
+    """Whether anything of a group can be told apart by its rewards."""
+    return any(pool.kind == "trained" for _, pools in comparisons([group], settings, trained_agents) for pool in pools)
 
 
 def credit_rows(groups: Sequence[Group], credits: Mapping[str, AttemptCredit], default: str) -> list[CreditRow]:
@@ -105,31 +134,57 @@ def credit_rows(groups: Sequence[Group], credits: Mapping[str, AttemptCredit], d
     for attempt in (attempt for group in groups for trace in group.traces for attempt in trace.attempts):
         policies = {call.index: call.policy for call in attempt.calls}
         policy_of = {node.id: policies.get(node.call_index, default) for node in attempt.nodes}
-        parts: dict[str, list[NodeCredit]] = {}
-        for node in credits[attempt.attempt.id].nodes:
-            parts.setdefault(policy_of[node.node], []).append(node)
-        for policy, nodes in parts.items():
-            rows.append(CreditRow(policy, attempt.attempt.id, AttemptCredit(tuple(nodes)).encode()))
+        credit = credits[attempt.attempt.id]
+        for policy in dict.fromkeys(policy_of[node] for node in credit.by_node):
+            part = credit.part({node for node, its in policy_of.items() if its == policy})
+            rows.append(CreditRow(policy, attempt.attempt.id, part.encode()))
     return rows
 
 
-def final_reward(trace: Trace) -> float:
-    """The reward of a rollout that has one."""
-    assert trace.rollout.reward is not None
-    return trace.rollout.reward
+def _added(
+    parts: Sequence[Mapping[Unit, float]], groups: Sequence[Group], settings: CreditSettings, trained_agents: str | None
+) -> dict[Unit, float]:
+    """For each call the sum of what it and its episode have in the parts."""
+    added: dict[Unit, float] = {}
+    for trace in (trace for group in groups for trace in group.traces if trace.scored):
+        for episode in episodes(trace, settings.by_agent):
+            for call in trainable_calls(episode, trained_agents):
+                unit = Unit(trace.rollout.id, call.index, episode.agent)
+                found = [part[key] for part in parts for key in (unit, unit.whole) if key in part]
+                if found:
+                    added[unit] = sum(found)
+    return added
 
 
-def differ(rewards_G: Sequence[float]) -> bool:
-    """Whether rewards tell rollouts apart."""
-    return max(rewards_G) - min(rewards_G) > 1e-9
-
-
-def _why_masked(trace: Trace, kind: str) -> str:
-    """The reason under which a rollout's tokens are masked if it has no advantage."""
+def _of_rollout(
+    trace: Trace, advantages: Mapping[Unit, float], reasons: Mapping[Unit, str], by_agent: bool
+) -> tuple[float | Mapping[int, float | str] | None, str]:
+    """What the attempt that counts is worth, see `credit_attempt`, and the reason where it is nothing."""
     if not trace.scored:
         failure = trace.rollout.failure
-        return f"failed: {failure.reason}" if failure is not None else str(trace.rollout.status)
-    return DEGENERATE if kind == "degenerate" else TOO_FEW
+        return None, f"failed: {failure.reason}" if failure is not None else str(trace.rollout.status)
+    whole = Unit(trace.rollout.id)
+    if whole in advantages:
+        return advantages[whole], ""
+    by_call: dict[int, float | str] = {}
+    for call in trace.attempts[-1].calls:
+        unit = Unit(trace.rollout.id, call.index, (call.agent or "") if by_agent else None)
+        value = advantages.get(unit, advantages.get(unit.whole))
+        reason = reasons.get(unit) or reasons.get(unit.whole) or CALL_WITHOUT_REWARD
+        by_call[call.index] = reason if value is None else value
+    if whole in reasons and all(isinstance(value, str) for value in by_call.values()):
+        return None, reasons[whole]
+    return by_call, CALL_WITHOUT_REWARD
+
+
+def _kinds(groups: int, pools: Sequence[Pool]) -> dict[str, int]:
+    """Groups by the best that can be said of anything in them."""
+    best = ["too_few"] * groups
+    for kind in ("degenerate", "trained"):
+        for pool in pools:
+            if pool.kind == kind:
+                best = [kind if place in pool.groups else known for place, known in enumerate(best)]
+    return dict(Counter(best))
 
 
 def _as_many(values: Sequence[float], count: int, name: str) -> Sequence[float]:

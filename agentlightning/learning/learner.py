@@ -138,7 +138,7 @@ class Learner:
             loss=_mean([loss for loss, _ in updates]),
             grad_norm=_mean([norm for _, norm in updates]),
             lr=lr,
-            trained_tokens=tokens.count,
+            trained_tokens=tokens.sampled_count,
             forward_tokens=sum(block.tokens for block in blocks),
             flat_tokens=sum(group.flat_tokens for group in packed.groups),
             rows=sum(len(block.token_ids_BT) for block in blocks),
@@ -148,6 +148,7 @@ class Learner:
             statistics={"entropy": tokens.entropy(), **totals.values()},
             peak_memory=peak.read(),
             seconds=time.perf_counter() - started,
+            target_tokens=tokens.target_count,
         )
 
     @torch.inference_mode(False)

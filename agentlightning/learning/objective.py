@@ -9,6 +9,9 @@ beside the forward: what credit or a scoring pass filled in (``advantage``, ``re
 - ``old``: the policy before the step: the behaviour, or, with ``learner.old_logprobs="recompute"``, the learner's own;
 - ``importance``: min(old / behaviour, cap) where old is recomputed, else 1.
 
+A target that the user gave was sampled by nobody: its ``old`` and ``behaviour`` are the learner's own before its first
+step, and its importance is 1.
+
 What belongs to a unit has one value at all its tokens. *Outputs* are the differentiable arrays that the objective
 declares: ``logprob`` and ``entropy`` under the temperature and support that a token was sampled with, and ``value`` at
 the state before it. Arrays have the learner's dtype; sums over tokens are float64. An objective also gets mini-batches
@@ -36,7 +39,7 @@ Outputs = Mapping[str, "Tensor"]
 
 OWN_COLUMNS = ("unit", "behaviour", "old", "importance")
 """Columns that the learner fills itself."""
-LATE_COLUMNS = ("old", "importance")
+LATE_COLUMNS = ("behaviour", "old", "importance")
 """Those that may be known only after a token's first forward."""
 _WHO_FILLS = {
     "advantage": "credit from rewards",

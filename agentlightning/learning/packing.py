@@ -8,6 +8,7 @@ not forwarded at all.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,11 +67,11 @@ class Span:
 class Trained:
     """Every trained token of a batch, once. CPU tensors; ``_E`` runs over the tokens, group by group.
 
-    ``columns_E`` are the batch's own, by name; none where nothing is trained.
-    ``logprobs_E`` is what the sampler recorded under the full softmax at ``temperatures_E``, ``log_kept_E`` the log
-    mass of the kept support (0 where nothing was cut), so that ``logprobs_E - log_kept_E`` is the behaviour's logprob.
-    float64, so that no model's precision is cut. ``sets_SW`` are the different sets of ids that grammars allowed, as
-    bits of int32 words.
+    ``columns_E`` are the batch's own, by name; none where nothing is trained. ``logprobs_E`` is what the sampler
+    recorded under the full softmax at ``temperatures_E``, ``log_kept_E`` the log mass of the kept support (0 where
+    nothing was cut), so that ``logprobs_E - log_kept_E`` is the behaviour's logprob. float64, so that no model's
+    precision is cut. Of ``target_E``, which users gave, nobody knows them: NaN. ``sets_SW`` are the different sets of
+    ids that grammars allowed, as bits of int32 words.
     """
 
     targets_E: Tensor
@@ -79,6 +80,7 @@ class Trained:
     log_kept_E: Tensor
     temperatures_E: Tensor
     units_E: Tensor
+    target_E: Tensor
     sets_SW: Tensor
 
     @property
@@ -206,6 +208,7 @@ class _Table:
     log_kept: list[float] = field(default_factory=list[float])
     temperatures: list[float] = field(default_factory=list[float])
     units: list[int] = field(default_factory=list[int])
+    given: list[bool] = field(default_factory=list[bool])
     kept: dict[int, array[int]] = field(default_factory=dict[int, "array[int]"])
     sets: dict[bytes, int] = field(default_factory=dict[bytes, int])
     set_of: dict[int, int] = field(default_factory=dict[int, int])
@@ -238,10 +241,11 @@ class _Table:
             self.columns[name] += [values[t] for t in places]
 
     def _add(self, node: TrainNode, t: int) -> int:
-        assert node.logprobs is not None
+        assert node.logprobs is not None or node.target
         entry = len(self.targets)
         self.targets.append(node.token_ids[t])
-        self.logprobs.append(node.logprobs[t])
+        self.logprobs.append(math.nan if node.logprobs is None else node.logprobs[t])
+        self.given.append(node.target)
         self.temperatures.append(node.temperature if node.temperature > 0 else 1.0)
         self.units.append(node.unit)
         self.log_kept.append(0.0 if node.log_kept is None else node.log_kept[t])
@@ -257,6 +261,7 @@ class _Table:
             log_kept_E=torch.tensor(self.log_kept, dtype=torch.float64),
             temperatures_E=torch.tensor(self.temperatures, dtype=torch.float64),
             units_E=torch.tensor(self.units, dtype=torch.long),
+            target_E=torch.tensor(self.given, dtype=torch.bool),
             sets_SW=torch.frombuffer(bytearray(b"".join(self.sets)), dtype=torch.int32).view(len(self.sets), -1)
             if self.sets
             else _NO_SETS,
@@ -303,11 +308,13 @@ def _check(tree: TrainTree, index: int, node: TrainNode) -> None:
         return
     where = f"rollout {tree.rollout_id}: node {index}"
     count = len(node.token_ids)
-    if not node.sampled:
-        raise ValueError(f"{where} has columns and was not sampled: only sampled tokens are trained")
+    if not node.sampled and not node.target:
+        raise ValueError(
+            f"{where} has columns and was not sampled: only sampled tokens, and given targets, are trained"
+        )
     if any(len(values) != count for values in node.columns.values()):
         raise ValueError(f"{where} has {count} tokens and not as many in each of its columns")
-    if node.logprobs is None or len(node.logprobs) != count:
+    if node.sampled and (node.logprobs is None or len(node.logprobs) != count):
         raise ValueError(f"{where} has {count} tokens and not as many logprobs")
     if (node.log_kept is None) != (node.kept is None) and (node.log_kept is None or node.constraint is None):
         raise ValueError(
@@ -343,7 +350,8 @@ def _paths(needed: _Needed, max_row_tokens: int) -> Iterable[_Path]:
             if length > max_row_tokens:
                 raise RunFailed(
                     f"rollout {needed.tree.rollout_id}: a path of {length} tokens is longer than "
-                    f"learner.max_row_tokens={max_row_tokens}; raise it, or give the agent's conversations a limit"
+                    f"learner.max_row_tokens={max_row_tokens}; raise it, leave such rows out "
+                    "(algorithm.credit.max_row_length), or give the agent's conversations a limit"
                 )
             yield _Path(needed, nodes, length)
 

@@ -20,7 +20,9 @@ class Tokens:
 
     ``columns_N`` are the batch's and the learner's own (learning/objective.py), those of ``reads`` among them. With
     ``importance_cap`` the old logprobs are those that are seen first, and the importance is truncated there; with None
-    they are the sampler's. Raises ValueError where the batch lacks a column, or has one that the learner fills.
+    they are the sampler's. Of targets that users gave, nobody sampled them: old and behaviour are what is seen first,
+    before anything is learned, so that their ratio begins at 1 and their importance is 1; they are in neither parity
+    nor entropy. Raises ValueError where the batch lacks a column, or has one that the learner fills.
     """
 
     def __init__(
@@ -35,6 +37,8 @@ class Tokens:
         self.count = len(trained.targets_E)
         self.device = device
         self.dtype = dtype
+        self._given_N = trained.target_E.to(device) if trained.target_E.any() else None
+        self.target_count = int(trained.target_E.sum())
         self.targets_N = trained.targets_E.to(device)
         self.sets_SW = trained.sets_SW.to(device)
         self._importance_cap = importance_cap
@@ -69,18 +73,32 @@ class Tokens:
         self._full_N[entries_E] = torch.where(new_E, full_E, self._full_N[entries_E])
         self._first_N[entries_E] = first_E = torch.where(new_E, logprobs_E, self._first_N[entries_E])
         self._seen_N[entries_E] = True
+        if self._given_N is not None:
+            behaviour_N = self.columns_N["behaviour"]  # "old" too, where it is not what was seen first anyhow
+            behaviour_N[entries_E] = torch.where(self._given_N[entries_E], first_E, behaviour_N[entries_E])
         if self._importance_cap is not None:
             behaviour_E = self.columns_N["behaviour"][entries_E]
             self.columns_N["importance"][entries_E] = truncated_importance(first_E, behaviour_E, self._importance_cap)
 
     def parity(self) -> Parity | None:
-        """How far what was seen first is from what the sampler recorded; None without tokens."""
-        if not self.count:
+        """How far what was seen first is from what the sampler recorded; None without sampled tokens."""
+        if not self.sampled_count:
             return None
-        delta_N = (self._full_N - self._recorded_N).abs()
-        kl = k3(self._first_N, self.columns_N["behaviour"]).mean()
-        return Parity(float(delta_N.max()), float(delta_N.mean()), float(kl), self.count)
+        full_S, recorded_S, first_S, behaviour_S = map(
+            self._sampled, (self._full_N, self._recorded_N, self._first_N, self.columns_N["behaviour"])
+        )
+        delta_S = (full_S - recorded_S).abs()
+        kl = k3(first_S, behaviour_S).mean()
+        return Parity(float(delta_S.max()), float(delta_S.mean()), float(kl), self.sampled_count)
 
     def entropy(self) -> float:
         """The mean negative logprob of what was seen first."""
-        return float(-self._first_N.mean()) if self.count else 0.0
+        return float(-self._sampled(self._first_N).mean()) if self.sampled_count else 0.0
+
+    @property
+    def sampled_count(self) -> int:
+        return self.count - self.target_count
+
+    def _sampled(self, values_N: Tensor) -> Tensor:
+        """Those of tokens that were sampled."""
+        return values_N if self._given_N is None else values_N[~self._given_N]

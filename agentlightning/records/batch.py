@@ -31,9 +31,10 @@ class TrainNode:
     ``columns`` are what the objective reads of each token (``advantage``, ``return``, ...; learning/objective.py), one
     entry per token, and empty where nothing of the node is trained (given text, or masked). All trained nodes of a
     batch have the same ones. A token with a NaN is masked although others of its node are trained. ``logprobs``,
-    ``log_kept`` and ``kept`` are as in types.Segment and present on every sampled node; where log_kept comes without
+    ``log_kept`` and ``kept`` are as in nouns.Segment and present on every sampled node; where log_kept comes without
     kept, ``constraint`` says what cut the support. ``unit`` numbers the rollout within the batch, for losses with
-    sequence terms. ``temperature`` is the one the tokens were sampled at.
+    sequence terms. ``temperature`` is the one the tokens were sampled at. ``target``: the user gave the tokens as what
+    is to be learned; nobody sampled them, and they have no logprobs.
     """
 
     parent: int
@@ -48,6 +49,7 @@ class TrainNode:
     unit: int = 0
     temperature: float = 1.0
     constraint: Constraint | None = None
+    target: bool = False
 
     @property
     def trained(self) -> list[int]:
@@ -75,8 +77,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """|delta logprob| between sampler and learner over the trained tokens, and the k3 estimate of the KL, before the
-    first optimizer step."""
+    """|delta logprob| between sampler and learner over the sampled tokens that are trained, and the k3 estimate of the
+    KL, before the first optimizer step."""
 
     max: float
     mean: float
@@ -100,9 +102,11 @@ class LearnerStats:
     tree_groups: int
     flat_groups: int
     parity: Parity | None
-    """None where no token was trained, so that there was nothing to measure it on."""
+    """None where no sampled token was trained, so that there was nothing to measure it on."""
     statistics: Mapping[str, float]
-    """What the objective measured, by name, and ``entropy``: the mean negative logprob of the trained tokens, a
-    one-sample estimate of the policy's entropy, in nats."""
+    """What the objective measured, by name, and ``entropy``: the mean negative logprob of the sampled tokens that were
+    trained, a one-sample estimate of the policy's entropy, in nats."""
     peak_memory: int
     seconds: float
+    target_tokens: int = 0
+    """Trained tokens that users gave as targets; they are not among the ``trained_tokens``."""

@@ -11,7 +11,7 @@ import math
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -83,6 +83,16 @@ class NodeCredit:
         whole = len(self.masked) == 1 and self.masked[0].count == self.tokens
         return self.masked[0].reason if whole else None
 
+    def masked_as(self, reason: str) -> NodeCredit:
+        """The same with its trained tokens masked."""
+        runs: list[MaskedRun] = []
+        at = 0
+        for run in (*self.masked, MaskedRun(self.tokens, 0, reason)):
+            runs += [MaskedRun(at, run.start - at, reason)] if run.start > at else []
+            runs += [run] if run.count else []
+            at = run.start + run.count
+        return NodeCredit.of(self.node, self.tokens, (), runs)
+
     def per_token(self) -> array[float]:
         """One weight for each token, NaN where it is masked."""
         every = self.weights * self.tokens if len(self.weights) == 1 else self.weights
@@ -100,14 +110,20 @@ class NodeCredit:
 
 @dataclass(frozen=True)
 class AttemptCredit:
-    """All sampled nodes of an attempt, in the order of its tree. ``sampled == trained + sum(masked.values())``, in
-    tokens."""
+    """All sampled nodes of an attempt, in the order of its tree, and apart from them those that the user gave as
+    targets, ``given``. ``sampled == trained + sum(masked.values())``, in sampled tokens."""
 
     nodes: tuple[NodeCredit, ...]
+    given: tuple[NodeCredit, ...] = ()
 
     @cached_property
     def by_node(self) -> Mapping[int, NodeCredit]:
-        return {node.node: node for node in self.nodes}
+        return {node.node: node for node in (*self.nodes, *self.given)}
+
+    def part(self, nodes: Collection[int]) -> AttemptCredit:
+        """That of some nodes, by their ids."""
+        sampled, given = ([one for one in part if one.node in nodes] for part in (self.nodes, self.given))
+        return AttemptCredit(tuple(sampled), tuple(given))
 
     @property
     def sampled(self) -> int:
@@ -131,25 +147,21 @@ class AttemptCredit:
 
         A version byte; the reasons (a count, then each as a length and UTF-8); the number of nodes. Of each node: its
         id, its tokens, the number of its weights and of its masked runs, the weights as little-endian float32, and of
-        each run the tokens since the one before, its length and its reason's place. Numbers are unsigned LEB128.
+        each run the tokens since the one before, its length and its reason's place. Then, where there are any, the
+        number of nodes that were given and the same of each. Numbers are unsigned LEB128.
         """
-        reasons = {reason: place for place, reason in enumerate(self.masked)}
+        every = (*self.nodes, *self.given)
+        reasons = {reason: place for place, reason in enumerate(AttemptCredit(every).masked)}
         out = bytearray([VERSION])
         _put(out, len(reasons))
         for reason in reasons:
             text = reason.encode()
             _put(out, len(text))
             out += text
-        _put(out, len(self.nodes))
-        for node in self.nodes:
-            for value in (node.node, node.tokens, len(node.weights), len(node.masked)):
-                _put(out, value)
-            out += _little_endian(node.weights).tobytes()
-            end = 0
-            for run in node.masked:
-                for value in (run.start - end, run.count, reasons[run.reason]):
-                    _put(out, value)
-                end = run.start + run.count
+        for part in (self.nodes, self.given) if self.given else (self.nodes,):
+            _put(out, len(part))
+            for node in part:
+                _put_node(out, node, reasons)
         return bytes(out)
 
     @classmethod
@@ -161,14 +173,26 @@ class AttemptCredit:
                 f"stored credit has {form}, and this version reads form {VERSION}: it was made by another one"
             )
         try:
-            return cls(_nodes(_Reader(blob)))
+            reader = _Reader(blob)
+            reasons = [reader.take(reader.number()).decode() for _ in range(reader.number())]
+            nodes = _nodes(reader, reasons)
+            given = () if reader.at_end else _nodes(reader, reasons)
+            reader.end()
+            return cls(nodes, given)
         except (ValueError, IndexError, UnicodeDecodeError) as error:
             raise CreditUnreadable(f"stored credit of {len(blob)} bytes is damaged: {error}") from error
 
 
 def join(parts: Iterable[AttemptCredit]) -> AttemptCredit:
     """The credit of one attempt from that of each of its policies."""
-    return AttemptCredit(tuple(sorted((node for part in parts for node in part.nodes), key=lambda node: node.node)))
+    parts = list(parts)
+
+    def ordered(nodes: Iterable[NodeCredit]) -> tuple[NodeCredit, ...]:
+        return tuple(sorted(nodes, key=lambda node: node.node))
+
+    return AttemptCredit(
+        ordered(node for part in parts for node in part.nodes), ordered(node for part in parts for node in part.given)
+    )
 
 
 class _Reader:
@@ -194,13 +218,16 @@ class _Reader:
         self._at += count
         return taken
 
+    @property
+    def at_end(self) -> bool:
+        return self._at == len(self._blob)
+
     def end(self) -> None:
-        if self._at != len(self._blob):
+        if not self.at_end:
             raise ValueError(f"{len(self._blob) - self._at} bytes follow its end")
 
 
-def _nodes(reader: _Reader) -> tuple[NodeCredit, ...]:
-    reasons = [reader.take(reader.number()).decode() for _ in range(reader.number())]
+def _nodes(reader: _Reader, reasons: Sequence[str]) -> tuple[NodeCredit, ...]:
     nodes: list[NodeCredit] = []
     for _ in range(reader.number()):
         node, tokens, weights, runs = (reader.number() for _ in range(4))
@@ -213,8 +240,18 @@ def _nodes(reader: _Reader) -> tuple[NodeCredit, ...]:
             masked.append(MaskedRun(start, reader.number(), reasons[reader.number()]))
             end = start + masked[-1].count
         nodes.append(NodeCredit.of(node, tokens, _little_endian(values), masked))
-    reader.end()
     return tuple(nodes)
+
+
+def _put_node(out: bytearray, node: NodeCredit, reasons: Mapping[str, int]) -> None:
+    for value in (node.node, node.tokens, len(node.weights), len(node.masked)):
+        _put(out, value)
+    out += _little_endian(node.weights).tobytes()
+    end = 0
+    for run in node.masked:
+        for value in (run.start - end, run.count, reasons[run.reason]):
+            _put(out, value)
+        end = run.start + run.count
 
 
 def _put(out: bytearray, value: int) -> None:

@@ -30,7 +30,11 @@ class Ledger:
     refused; ``unused`` the emitted rewards that changed no weight, by reason (credit/unused.py). ``external`` has, by
     the model's name in the resources, the ``calls`` to external models, how many of them ``failed``, and the tokens
     that their endpoints report; none of that is in ``calls``, ``sampled`` or ``masked``. ``compared`` counts the
-    advantages by what the rewards were compared with (credit/step.py): a task's other rollouts, or the whole batch.
+    advantages by what was compared (credit/compare.py): rollouts or calls, of a task or of the whole batch.
+
+    ``off_record`` are tokens that users gave as targets (calls of wire ``given``), trained or masked for a reason like
+    sampled ones and in none of their counts. ``rows`` counts, where rows are limited, the attempts' rows ``made``,
+    those ``kept``, and those left out as ``row_length`` and ``row_limit`` (credit/rows.py).
     """
 
     rollouts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -50,15 +54,23 @@ class Ledger:
     late: int = 0
     unused: Mapping[str, int] = field(default_factory=dict[str, int])
     compared: Mapping[str, int] = field(default_factory=dict[str, int])
+    off_record: int = 0
+    off_record_trained: int = 0
+    off_record_masked: Mapping[str, int] = field(default_factory=dict[str, int])
+    rows: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def check(self) -> Ledger:
-        """Returns itself, or raises LedgerError when sampled tokens are not exactly trained plus masked."""
-        masked = sum(self.masked.values())
-        if self.sampled != self.trained + masked:
-            raise LedgerError(
-                f"the ledger does not add up: {self.sampled} tokens sampled, {self.trained} trained, {masked} masked "
-                f"({dict(self.masked)})"
-            )
+        """Returns itself, or raises LedgerError when sampled tokens are not exactly trained plus masked, or those given
+        as targets."""
+        for what, tokens, trained, masked in (
+            ("sampled", self.sampled, self.trained, self.masked),
+            ("off the record", self.off_record, self.off_record_trained, self.off_record_masked),
+        ):
+            if tokens != trained + sum(masked.values()):
+                raise LedgerError(
+                    f"the ledger does not add up: {tokens} tokens {what}, {trained} trained, {sum(masked.values())} "
+                    f"masked ({dict(masked)})"
+                )
         return self
 
     def to_json(self) -> dict[str, Json]:
@@ -125,6 +137,23 @@ def describe_external(external: Mapping[str, Mapping[str, int]]) -> str:
     )
 
 
+def describe_off_record(tokens: int, trained: int, masked: Mapping[str, int]) -> str:
+    """In words: ``30 tokens given as targets = 20 trained + 10 masked (row_limit 10)``; nothing where there are
+    none."""
+    if not tokens:
+        return ""
+    why = f" ({', '.join(f'{reason} {count:,}' for reason, count in masked.items())})" if masked else ""
+    return f"{tokens:,} tokens given as targets = {trained:,} trained + {sum(masked.values()):,} masked{why}"
+
+
+def describe_rows(rows: Mapping[str, int]) -> str:
+    """In words: ``300 made = 64 kept + 6 row_length + 230 row_limit``; nothing where rows are not limited."""
+    if not rows:
+        return ""
+    parts = [f"{count:,} {name}" for name, count in rows.items() if name != "made" and (count or name == "kept")]
+    return f"{rows['made']:,} made = {' + '.join(parts)}"
+
+
 def count_malformed(samples: Iterable[SampleRecord]) -> int:
     """How often something in them began like a tool call and was none."""
     return sum(sample.malformed for sample in samples)
@@ -152,6 +181,9 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
     external: dict[str, Counter[str]] = {}
     unused: Counter[str] = Counter()
     compared: Counter[str] = Counter()
+    off_record_masked: Counter[str] = Counter()
+    rows: Counter[str] = Counter()
+    off_record = off_record_trained = 0
     sampled = trained = staleness = malformed = cut = late = 0
     parity_max: float | None = None
     parity_k3: float | None = None
@@ -172,6 +204,10 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
         late += ledger.late
         unused.update(ledger.unused)
         compared.update(ledger.compared)
+        off_record += ledger.off_record
+        off_record_trained += ledger.off_record_trained
+        off_record_masked.update(ledger.off_record_masked)
+        rows.update(ledger.rows)
         staleness = max(staleness, ledger.staleness_max)
         parity_max = _worst(parity_max, ledger.parity_max)
         parity_k3 = _worst(parity_k3, ledger.parity_k3)
@@ -179,5 +215,5 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
         dict(rollouts), dict(groups), dict(calls), dict(branches), sampled, trained, dict(masked), staleness,
         parity_max, parity_k3,
         dict(seconds), malformed, {name: dict(counted) for name, counted in external.items()}, cut, late, dict(unused),
-        dict(compared),
+        dict(compared), off_record, off_record_trained, dict(off_record_masked), dict(rows),
     )  # fmt: skip

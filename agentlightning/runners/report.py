@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentlightning.credit.unused import last_reward
+from agentlightning.credit import last_reward
 from agentlightning.nouns import (
     Attempt,
     AttemptResult,

@@ -16,9 +16,17 @@ from typing import cast
 
 from rich.console import Group, RenderableType
 
-from agentlightning.credit.step import TASK
+from agentlightning.credit.compare import TASK
 from agentlightning.nouns import Intent, Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
-from agentlightning.records.ledger import Ledger, count_outcomes, describe_external, outcome, total
+from agentlightning.records.ledger import (
+    Ledger,
+    count_outcomes,
+    describe_external,
+    describe_off_record,
+    describe_rows,
+    outcome,
+    total,
+)
 from agentlightning.records.result import Evaluation, evaluate_recorded
 from agentlightning.records.steps import StepsOfGroups
 from agentlightning.store.base import Store
@@ -318,6 +326,8 @@ def _ledger_lines(run: RunView) -> RenderableType:
                 f"{ledger.sampled:,} sampled = {ledger.trained:,} trained + {sum(ledger.masked.values()):,} masked",
             ),
             ("masked", counts(ledger.masked)),
+            ("off record", describe_off_record(ledger.off_record, ledger.off_record_trained, ledger.off_record_masked)),
+            ("rows", describe_rows(ledger.rows)),
             ("staleness", f"at most {ledger.staleness_max} versions"),
             ("parity", f"max |delta logprob| {small(ledger.parity_max)}, k3 {small(ledger.parity_k3)}"),
             ("wall time", ", ".join(f"{phase} {duration(spent)}" for phase, spent in ledger.seconds.items())),
@@ -397,7 +407,8 @@ def render_rollouts(run: RunView, rollouts: Iterable[Rollout]) -> RenderableType
 
 
 def advantage_of(run: RunView, rollout: Rollout) -> float | None:
-    """What the step recorded as the rollout's advantage."""
+    """What the step recorded as the rollout's advantage; None where its calls have advantages of their own, which stand
+    in its trace."""
     if rollout.mode is not Mode.TRAIN:
         return None
     number = run.step_of(rollout)

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+from agentlightning.credit.compare import TASK
 from agentlightning.nouns import Json, Rollout, RunRecord
-from agentlightning.records.ledger import describe_external, outcome
+from agentlightning.records.ledger import describe_external, describe_off_record, describe_rows, outcome
 from agentlightning.text import duration, number, plural, short_path, small
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -227,6 +228,9 @@ def summary(result: Mapping[str, Json]) -> list[tuple[str, str]]:
     rollouts = cast("Mapping[str, int]", ledger.get("rollouts") or {})
     if rollouts:
         lines.append(("rollouts", counts(rollouts)))
+    if ledger.get("off_record"):
+        given = describe_off_record(ledger["off_record"], ledger["off_record_trained"], ledger["off_record_masked"])
+        lines.append(("off record", given))
     if ledger.get("sampled"):
         masked = cast("Mapping[str, int]", ledger.get("masked") or {})
         why_masked = f" ({counts(masked)})" if any(masked.values()) else ""
@@ -237,7 +241,11 @@ def summary(result: Mapping[str, Json]) -> list[tuple[str, str]]:
                 f"masked{why_masked}",
             )
         )
-        if not ledger["trained"]:
+        if rows := describe_rows(ledger.get("rows") or {}):
+            lines.append(("rows", rows))
+        if ledger.get("compared", {}).keys() - {TASK}:
+            lines.append(("compared", counts(ledger["compared"])))
+        if not ledger["trained"] and not ledger.get("off_record_trained"):
             lines.append(("weights", f"unchanged: no token was trained ({counts(masked)})"))
         refused = cast("Mapping[str, int]", ledger.get("calls") or {}).get("refused")
         if refused:
