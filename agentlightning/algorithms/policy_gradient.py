@@ -10,7 +10,7 @@ import statistics
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -229,7 +229,7 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
             "peak_memory": stats.peak_memory,
             "sampling_s": sampling_s,
             "training_s": training_s,
-            "advantages": {id: value for id, value in credited.advantages.items() if isinstance(value, float)},
+            "advantages": {id: value for id, value in credited.advantages.items() if not isinstance(value, Mapping)},
         }
         if taken := line.keys() & stats.statistics.keys():
             raise ValueError(f"the objective's statistics have names that metrics have: {', '.join(sorted(taken))}")

@@ -81,11 +81,13 @@ def _pools(
         pools: dict[str | None, Pool] = {}
         for trace in (trace for place in places for trace in groups[place].traces if trace.scored):
             for episode in episodes(trace, by_agent):
+                trainable = {call.index for call in trainable_calls(episode, trained_agents)}
+                if by_agent and not trainable:
+                    continue
                 rewards = pools.setdefault(episode.agent, Pool(name, frozenset(places))).rewards
                 whole = Unit(trace.rollout.id, None, episode.agent)
                 worth = term.worth(episode)
                 if isinstance(worth, Mapping):
-                    trainable = {call.index for call in trainable_calls(episode, trained_agents)}
                     rewards.update({replace(whole, call=at): worth[at] for at in sorted(worth.keys() & trainable)})
                 else:
                     rewards[whole] = worth

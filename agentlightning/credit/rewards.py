@@ -6,7 +6,7 @@ call which made the tool call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from agentlightning.nouns import Reward
 from agentlightning.records.traces import AttemptTrace, Trace
@@ -18,7 +18,14 @@ def last_reward(emitted: Sequence[Reward]) -> Reward | None:
     """Of what an agent emitted the last ``reward`` for the whole rollout; where there is none, the last one for a part
     of it. Rules never score a rollout."""
     named = [reward for reward in emitted if reward.name == NAME and reward.source == "emit"]
-    return ([reward for reward in named if not names_a_part(reward)] or named or [None])[-1]
+    whole = [reward for reward in named if not of_call(reward) and reward.agent is None]
+    return (whole or named or [None])[-1]
+
+
+def decided(rewards: Iterable[Reward]) -> Reward | None:
+    """The one that makes what was emitted beside the point: returned, graded, or that of a failure."""
+    final = ("return", "grader", "failure_reward")
+    return next((reward for reward in rewards if reward.source in final and not of_call(reward)), None)
 
 
 def final_reward(trace: Trace) -> float:
@@ -29,15 +36,30 @@ def final_reward(trace: Trace) -> float:
 
 def whole_reward(trace: Trace, agent: str | None = None) -> float:
     """The reward of the whole episode; for an ``agent`` the last one that names it, where there is one."""
-    named = [reward.value for reward in _counting(trace) if reward.agent == agent is not None and not of_call(reward)]
-    return named[-1] if named else final_reward(trace)
+    own = None if agent is None else agent_rewards(_rewards(trace)).get(agent)
+    return final_reward(trace) if own is None else own.value
 
 
-def stands_for_itself(trace: Trace) -> bool:
-    """Whether the rollout's reward is its own, and not one of a part that stands in for it: to add both would count
-    that twice."""
-    named = _counting(trace)
-    return not named or any(not names_a_part(reward) for reward in named)
+def own_reward(trace: Trace, agent: str | None = None) -> float | None:
+    """The same; None where the rollout's is made of those of its calls: the last one where none is the whole rollout's,
+    or the mean of those that returned triplets have. To add both would count them twice."""
+    rewards = _rewards(trace)
+    if agent is not None and agent in agent_rewards(rewards):
+        return whole_reward(trace, agent)
+    if (made := decided(rewards)) is not None:
+        of_calls = made.source == "return" and any(of_call(r) and r.source == "return" for r in rewards)
+    else:
+        last = last_reward(rewards)
+        of_calls = last is not None and of_call(last)
+    return None if of_calls else final_reward(trace)
+
+
+def agent_rewards(rewards: Sequence[Reward]) -> dict[str, Reward]:
+    """By agent the last reward that names it for the whole episode. None where the attempt failed and that has a
+    reward: then the whole of it is worth that."""
+    if (made := decided(rewards)) is not None and made.source == "failure_reward":
+        return {}
+    return {reward.agent: reward for reward in rewards if reward.name == NAME and reward.agent and not of_call(reward)}
 
 
 def call_rewards(attempt: AttemptTrace) -> dict[int, float]:
@@ -58,12 +80,6 @@ def of_call(reward: Reward) -> bool:
     return reward.call_id is not None or reward.tool_call_id is not None
 
 
-def names_a_part(reward: Reward) -> bool:
-    """Whether it is for a call or an agent, and not for the whole rollout."""
-    return of_call(reward) or reward.agent is not None
-
-
-def _counting(trace: Trace) -> list[Reward]:
+def _rewards(trace: Trace) -> Sequence[Reward]:
     """Those of the attempt that counts."""
-    rewards = trace.attempts[-1].rewards if trace.attempts else ()
-    return [reward for reward in rewards if reward.name == NAME]
+    return trace.attempts[-1].rewards if trace.attempts else ()

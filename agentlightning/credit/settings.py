@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from agentlightning.credit.schemes import SCHEMES
-from agentlightning.credit.schemes.base import CALLS, Term
+from agentlightning.credit.schemes.base import CALLS, ROLLOUT, Term
 from agentlightning.settings.fields import Settings
 
 if TYPE_CHECKING:
@@ -60,3 +60,8 @@ class CreditSettings(Settings):
     def reads_calls(self) -> bool:
         """Whether rewards of single calls change a weight."""
         return any(CALLS in term.reads for term in self.terms)
+
+    @property
+    def reads_rollout(self) -> bool:
+        """Whether the whole rollout's reward, or an agent's, changes one."""
+        return any(ROLLOUT in term.reads for term in self.terms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from agentlightning.credit.attempt import CALL_WITHOUT_REWARD, credit_attempt
@@ -37,7 +37,8 @@ class CreditRule(Protocol):
 
     def over_batch(self, advantages_N: Sequence[float]) -> Sequence[float]:
         """The advantages of all rollouts of the step that have one (or of all calls, where those are compared), in
-        their order, as they are used: whitened, or less a running baseline, say; or as they are."""
+        their order, as they are used: whitened, or less a running baseline, say; or as they are. Called once for each
+        term of the credit's scheme that has some: with ``mixed`` for rollouts and for calls."""
         ...
 
 
@@ -91,15 +92,16 @@ def credit_step(
         for pool in pools:
             if pool.kind == "trained":
                 values = _as_many(rule.advantages(list(pool.rewards.values())), len(pool.rewards), "advantages")
-                part.update(zip(pool.rewards, (term.weight * value for value in values), strict=True))
+                part.update(zip(pool.rewards, values, strict=True))
                 compared[pool.name] += len(values)
             else:
                 reason = DEGENERATE if pool.kind == "degenerate" else TOO_FEW
                 reasons.update({unit: reason for unit in pool.rewards if unit not in reasons})
+        if part:
+            values = _as_many(rule.over_batch(list(part.values())), len(part), "over_batch")
+            part = {unit: term.weight * value for unit, value in zip(part, values, strict=True)}
         parts.append(part)
     advantages = parts[0] if len(parts) == 1 else _added(parts, groups, settings, trained_agents)
-    whole = _as_many(rule.over_batch(list(advantages.values())), len(advantages), "over_batch")
-    advantages = dict(zip(advantages, whole, strict=True))
 
     attempts: dict[str, AttemptCredit] = {}
     by_rollout: dict[str, Advantage] = {}
@@ -144,15 +146,17 @@ def credit_rows(groups: Sequence[Group], credits: Mapping[str, AttemptCredit], d
 def _added(
     parts: Sequence[Mapping[Unit, float]], groups: Sequence[Group], settings: CreditSettings, trained_agents: str | None
 ) -> dict[Unit, float]:
-    """For each call the sum of what it and its episode have in the parts."""
+    """For each call the sum of what it and its episode have in the parts; an episode whose calls have nothing of their
+    own stays whole."""
     added: dict[Unit, float] = {}
     for trace in (trace for group in groups for trace in group.traces if trace.scored):
         for episode in episodes(trace, settings.by_agent):
-            for call in trainable_calls(episode, trained_agents):
-                unit = Unit(trace.rollout.id, call.index, episode.agent)
-                found = [part[key] for part in parts for key in (unit, unit.whole) if key in part]
-                if found:
-                    added[unit] = sum(found)
+            whole = Unit(trace.rollout.id, None, episode.agent)
+            calls = [replace(whole, call=call.index) for call in trainable_calls(episode, trained_agents)]
+            for unit in calls if any(unit in part for part in parts for unit in calls) else [whole]:
+                values = [part[key] for part in parts for key in {unit, whole} if key in part]
+                if values:
+                    added[unit] = sum(values)
     return added
 
 

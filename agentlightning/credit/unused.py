@@ -9,10 +9,9 @@ stands in the rollout.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from agentlightning.credit.rewards import NAME, last_reward, of_call
-from agentlightning.credit.schemes.base import ROLLOUT
+from agentlightning.credit.rewards import NAME, agent_rewards, decided, last_reward, of_call
 from agentlightning.credit.settings import CreditSettings
 from agentlightning.nouns import Reward
 
@@ -38,23 +37,31 @@ def unused_rewards(rewards: Iterable[Reward], settings: CreditSettings, *, score
     emitted = [reward for reward in rewards if reward.source in ("emit", "rule")]
     if not scored:
         return Counter({"failed": len(emitted)} if emitted else {})
-    final = next((r for r in rewards if r.source in ("return", "grader", "failure_reward") and not of_call(r)), None)
-    last = last_reward(emitted) if final is None else None
-    reasons = (_why(reward, settings, final, last) for reward in emitted)
-    return Counter(reason for reason in reasons if reason is not None)
+    used = {id(reward) for reward in _used(rewards, settings)}
+    return Counter(_why(reward, settings, decided(rewards)) for reward in emitted if id(reward) not in used)
 
 
-def _why(reward: Reward, settings: CreditSettings, final: Reward | None, last: Reward | None) -> str | None:
-    """None for one that is used."""
+def _used(rewards: Sequence[Reward], settings: CreditSettings) -> Iterable[Reward]:
+    if settings.reads_calls:
+        yield from (reward for reward in rewards if of_call(reward) and reward.name == NAME)
+    if not settings.reads_rollout:
+        return
+    if settings.by_agent:
+        yield from agent_rewards(rewards).values()
+    last = last_reward(rewards)
+    if last is not None and decided(rewards) is None:
+        yield last
+
+
+def _why(reward: Reward, settings: CreditSettings, final: Reward | None) -> str:
     if reward.name != NAME:
         return "other_name"
-    reads_rollout = any(ROLLOUT in term.reads for term in settings.terms)
     if of_call(reward):
-        return None if settings.reads_calls or (reward is last and reads_rollout) else "for_a_call"
-    if not reads_rollout:
+        return "for_a_call"
+    if not settings.reads_rollout:
         return "for_the_rollout"
-    if reward is last:
-        return None
-    if reward.agent is not None:
-        return None if settings.by_agent else "for_an_agent"
-    return "not_last" if final is None else f"beside_{final.source}"
+    if reward.agent is not None and not settings.by_agent:
+        return "for_an_agent"
+    if final is None or (reward.agent is not None and final.source != "failure_reward"):
+        return "not_last"
+    return f"beside_{final.source}"

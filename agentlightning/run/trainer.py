@@ -20,6 +20,7 @@ from agentlightning.agent.resources import POLICY, NamedResources, refuse_clash
 from agentlightning.agent.task_files import TABLES_AND_LINES
 from agentlightning.agent.tasks import Tasks, check_tasks
 from agentlightning.algorithms import ALGORITHMS, Algorithm
+from agentlightning.algorithms.policy_gradient import PolicyGradient
 from agentlightning.algorithms.ports import StopRequested
 from agentlightning.engines.local.thread_count import bound_spinning
 from agentlightning.errors import ConfigError
@@ -297,6 +298,7 @@ class Trainer:
                 external=external,
                 trains=plan.has_policy,
                 repeats=repeats,
+                credit=self.algorithm.credit if isinstance(self.algorithm, PolicyGradient) else None,
             )
 
     def _plan(

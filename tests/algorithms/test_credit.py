@@ -42,7 +42,7 @@ class Whitened(GRPO):
 
 
 def test_a_grpo_step_trains_the_tokens_of_groups_that_differ_and_names_why_others_are_masked():
-    credited = GRPO(group_size=3).credit(GROUPS)
+    credited = GRPO(group_size=3).credit_of(GROUPS)
     assert credited.advantages == pytest.approx(
         {"a": 0.5**0.5, "b": -(0.5**0.5), "f": 0.5**0.5, "g": -(0.5**0.5)}, abs=1e-5
     )
@@ -52,7 +52,7 @@ def test_a_grpo_step_trains_the_tokens_of_groups_that_differ_and_names_why_other
 
 
 def test_the_batch_has_the_advantages_as_weights_and_nothing_else():
-    credited = GRPO(group_size=3).credit(GROUPS)
+    credited = GRPO(group_size=3).credit_of(GROUPS)
     batch = train_batch(GROUPS, credited.attempts)
     learned = {
         tree.rollout_id: {weight for node in tree.nodes for weight in node.columns.get("advantage", ())}
@@ -66,7 +66,7 @@ def test_the_batch_has_the_advantages_as_weights_and_nothing_else():
 
 def test_a_task_that_is_tried_once_is_compared_with_the_batch():
     singles = [group(trace("a", 3.0)), group(trace("b", 1.0)), group(trace("c", 2.0))]
-    credited = Single().credit(singles)
+    credited = Single().credit_of(singles)
     assert credited.advantages == {"a": 1.0, "b": -1.0, "c": 0.0}
     assert credited.compared == {"rollouts of the batch": 3}
 
@@ -77,7 +77,7 @@ def test_filtering_tasks_by_their_rewards_needs_more_than_one_rollout_of_each():
 
 
 def test_a_subclass_may_change_a_steps_advantages_over_the_whole_batch():
-    plain, white = GRPO(std="none").credit(GROUPS), Whitened(std="none").credit(GROUPS)
+    plain, white = GRPO(std="none").credit_of(GROUPS), Whitened(std="none").credit_of(GROUPS)
     assert plain.advantages == {"a": 0.5, "b": -0.5, "f": 1.5, "g": -1.5}
     spread = ((0.25 + 0.25 + 2.25 + 2.25) / 4) ** 0.5
     assert white.advantages == pytest.approx({id: value / spread for id, value in plain.advantages.items()}, abs=1e-5)

@@ -263,8 +263,8 @@ def test_a_dead_run_whose_folder_is_gone_says_so_and_begins_from_its_record(plac
         ),
         (("train", "agent.py:agnt", "--model", "model", "--tasks", "tasks.jsonl"), "agnt"),
         (
-            ("train", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "--group-size", "1"),
-            "group_size=1",
+            ("train", "agent.py:agent", "--model", "model", "--tasks", "tasks.jsonl", "--group-size", "0"),
+            "group_size",
         ),
         (
             (

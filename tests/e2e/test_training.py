@@ -213,7 +213,7 @@ def test_a_step_without_anything_to_compare_trains_nothing_and_says_so(letters: 
     ("settings", "said"),
     [
         ({"sampling": {"temperature": 0.0}}, "temperature=0 in training.*nothing to learn from"),
-        ({"algorithm": GRPO(group_size=1)}, "group_size=1 has nothing to compare"),
+        ({"algorithm": GRPO(group_size=1, tasks_per_step=1)}, "one task with a single rollout has nothing to compare"),
         ({"learner": {"learning_rate": 1e-5}}, r"learner\.learning_rate.*lr"),
         ({"n_workers": 3, "n_runners": 3}, "same setting"),
         ({"tracer": object()}, r"tracer \(argument\): leave the tracer out"),

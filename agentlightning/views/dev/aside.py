@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentlightning.credit.settings import CreditSettings
+from agentlightning.credit.step import EPISODE
 from agentlightning.credit.unused import WHY, unused_rewards
 from agentlightning.nouns import Call, CallStatus, Reason, Reward
 from agentlightning.records.causes import CACHE_OFF, causes_elsewhere
@@ -22,13 +24,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of the attempts. ``calls`` and ``rewards`` are each attempt's, by attempt id; ``repeats`` are
-    rollouts that ran the task of an earlier one."""
+    rollouts that ran the task of an earlier one, ``credit`` is how the run would use rewards."""
 
     reports: Sequence[AttemptReport]
     calls: Mapping[str, Sequence[Call]]
     probe: AgentProbe | None
     rewards: Mapping[str, Sequence[Reward]]
     repeats: Mapping[str, str]
+    credit: CreditSettings = EPISODE
 
     def cached(self) -> list[AttemptReport]:
         """Those that ran an earlier rollout's task again and made no call, where the earlier one made some and both
@@ -98,7 +101,7 @@ def unused(facts: Facts) -> list[Finding]:
     reports: list[AttemptReport] = []
     for report in facts.reports:
         scored = report.result.reward is not None and not report.retried
-        idle = unused_rewards(facts.rewards.get(report.attempt.id, ()), scored=scored)
+        idle = unused_rewards(facts.rewards.get(report.attempt.id, ()), facts.credit, scored=scored)
         if report.usage.late_rewards:
             idle["late"] += report.usage.late_rewards
         del idle["failed"]  # that the attempt failed is said already
@@ -109,7 +112,8 @@ def unused(facts: Facts) -> list[Finding]:
     why = "; ".join(f"{count}: {WHY[reason]}" for reason, count in counted.most_common())
     remedy = (
         "nothing, if they are for your own eyes; else emit one reward for the whole rollout, as the last act, or "
-        "return the number"
+        "return the number; rewards of single calls are used where algorithm.credit.scheme is 'call', 'mixed' or "
+        "'discounted'"
     )
     return [
         Finding(

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from agentlightning.agent.trained_agents import TrainedAgents, together
+from agentlightning.credit.settings import CreditSettings
+from agentlightning.credit.step import EPISODE
 from agentlightning.nouns import Call, Json, Reason, Reward
 from agentlightning.records.card import card
 from agentlightning.records.causes import causes_of_silence
@@ -207,11 +209,13 @@ def dev_report(
     external: Mapping[str, str] = {},
     trains: bool = True,
     repeats: Mapping[str, str] = {},
+    credit: CreditSettings | None = None,
 ) -> DevReport:
     """The report on rollouts that ran: ``reports`` from the runner, ``traces`` from the record, and ``probe``, what was
     known of the agent before; ``external`` has the true names of external models by their names in the resources,
     ``trains`` says whether there was a model besides those, ``repeats`` the rollouts that ran the task of an earlier
-    one again, each with that one."""
+    one again, each with that one; ``credit`` is how the run's algorithm would use rewards, where it has a say in
+    that."""
     attempts = [attempt for trace in traces for attempt in trace.attempts]
     rewards = {attempt.attempt.id: attempt.rewards for attempt in attempts}
     calls = {attempt.attempt.id: attempt.calls for attempt in attempts}
@@ -222,7 +226,16 @@ def dev_report(
         agent=f"Agent {given}{isolation}, {plural(len(reports), 'rollout')}{limit}",
         attempts=tuple(_attempt_line(report, calls.get(report.attempt.id, ()), repeats) for report in reports),
         findings=tuple(
-            find(reports, calls, probe, config.trained_agents, trains=trains, rewards=rewards, repeats=repeats)
+            find(
+                reports,
+                calls,
+                probe,
+                config.trained_agents,
+                trains=trains,
+                rewards=rewards,
+                repeats=repeats,
+                credit=credit,
+            )
         ),
         agents=tuple(list_agents(reports, attempts, config.trained_agents)),
         chosen=together(choices(reports, config.trained_agents)),
@@ -242,12 +255,12 @@ def find(
     trains: bool = True,
     rewards: Mapping[str, Sequence[Reward]] = {},
     repeats: Mapping[str, str] = {},
+    credit: CreditSettings | None = None,
 ) -> list[Finding]:
     """All findings, what blocks first; without ``trains`` only what is wrong whether or not anything is trained.
-    ``calls`` and ``rewards`` are each attempt's, by attempt id; ``repeats`` as in
-    `dev_report`."""
+    ``calls`` and ``rewards`` are each attempt's, by attempt id; ``repeats`` and ``credit`` as in `dev_report`."""
     findings: list[Finding] = []
-    facts = Facts(reports, calls, probe, rewards, repeats)
+    facts = Facts(reports, calls, probe, rewards, repeats, credit or EPISODE)
     for rule in (_unreached, cached, _unserved, _refused, _failed, _external, _unrewarded, _incomplete, _left):
         findings += rule(facts)
     if not trains:
