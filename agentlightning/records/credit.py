@@ -176,7 +176,7 @@ class AttemptCredit:
             reader = _Reader(blob)
             reasons = [reader.take(reader.number()).decode() for _ in range(reader.number())]
             nodes = _nodes(reader, reasons)
-            given = () if reader.at_end else _nodes(reader, reasons)
+            given = () if reader.at_end else _nodes(reader, reasons, at_least=1)
             reader.end()
             return cls(nodes, given)
         except (ValueError, IndexError, UnicodeDecodeError) as error:
@@ -227,9 +227,12 @@ class _Reader:
             raise ValueError(f"{len(self._blob) - self._at} bytes follow its end")
 
 
-def _nodes(reader: _Reader, reasons: Sequence[str]) -> tuple[NodeCredit, ...]:
+def _nodes(reader: _Reader, reasons: Sequence[str], at_least: int = 0) -> tuple[NodeCredit, ...]:
+    count = reader.number()
+    if count < at_least:
+        raise ValueError("a part without nodes follows its end")
     nodes: list[NodeCredit] = []
-    for _ in range(reader.number()):
+    for _ in range(count):
         node, tokens, weights, runs = (reader.number() for _ in range(4))
         values = array("f")
         values.frombytes(reader.take(4 * weights))

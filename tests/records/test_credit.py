@@ -97,7 +97,7 @@ def test_what_cannot_be_read_is_refused_in_one_line():
         AttemptCredit.decode(b"\x09" + stored[1:])
     with pytest.raises(CreditUnreadable, match="no form"):
         AttemptCredit.decode(b"")
-    with pytest.raises(CreditUnreadable, match="damaged: 1 bytes follow"):
+    with pytest.raises(CreditUnreadable, match="damaged: a part without nodes follows"):
         AttemptCredit.decode(stored + b"\0")
 
 
