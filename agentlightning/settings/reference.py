@@ -29,6 +29,10 @@ def reference(algorithms: Algorithms) -> str:
             *_purpose(algorithm),
             *_table(algorithm.model_fields, "algorithm."),
         ]
+        for part, info in algorithm.model_fields.items():
+            if section := section_of(info):
+                prefix = f"algorithm.{part}"
+                lines += ["", f"### [{prefix}]", "", *_purpose(section), *_table(section.model_fields, f"{prefix}.")]
     return "\n".join(lines) + "\n"
 
 
@@ -40,7 +44,7 @@ def _purpose(shape: type[Settings]) -> list[str]:
 def _table(fields: Mapping[str, FieldInfo], prefix: str) -> Iterator[str]:
     yield "| setting | default | allowed | |"
     yield "|---|---|---|---|"
-    for name, info in fields.items():
+    for name, info in ((name, info) for name, info in fields.items() if section_of(info) is None):
         default: Any = info.get_default(call_default_factory=True, validated_data={})
         shown = "none" if default is None else json.dumps(TypeAdapter(Any).dump_python(default, mode="json"))
         about = " ".join((info.description or "").split()).replace("|", "\\|")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentlightning.credit import CreditSettings, StepCredit, credit_step, train_tree
 from agentlightning.errors import ConfigError
-from agentlightning.nouns import Node
+from agentlightning.nouns import Call, Node
 from agentlightning.records.traces import AttemptTrace
 
 from .test_schemes import Less
@@ -94,7 +94,7 @@ def test_what_is_left_out_takes_no_place_in_the_batch():
 def test_limits_mask_whole_calls_and_what_stays_is_within_them(data: st.DataObject, most: int, longest: int):
     """Of any tree: at most so many rows stay, none is longer, and a call is trained whole or not at all."""
     nodes: list[Node] = []
-    calls = []
+    calls: list[Call] = []
     for index in range(data.draw(st.integers(1, 8))):
         below = data.draw(st.sampled_from([None, *(n.id for n in nodes if n.sampled)]))
         prompt = len(nodes)

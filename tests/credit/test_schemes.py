@@ -14,7 +14,7 @@ from agentlightning.credit import CreditSettings, StepCredit, credit_step
 from agentlightning.credit.advantages import group_advantages, whitened
 from agentlightning.credit.schemes import SCHEMES
 from agentlightning.errors import ConfigError
-from agentlightning.nouns import CallStatus, Message, Node, Reason, Reward, ToolCall
+from agentlightning.nouns import Call, CallStatus, Message, Node, Reason, Reward, ToolCall
 from agentlightning.records.traces import AttemptTrace, Group, Trace
 
 from .traces import TWO_CALLS, TWO_TURNS, attempt, call, given_node, group, sampled_node, trace
@@ -164,7 +164,7 @@ def test_a_task_tried_once_without_rewards_of_calls_has_the_batchs_mean_for_a_ba
     assert weights(step, "a") == [0.5, 0.5] and weights(step, "b") == [-0.5, -0.5]
 
 
-def _no_discount(scheme: str) -> dict[str, float]:
+def _no_discount(scheme: str) -> dict[str, Any]:
     return {"discount": 1.0} if scheme == "discounted" else {}
 
 
@@ -234,7 +234,7 @@ CUTS = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1,
 def cut(id: str, cuts: Sequence[Sequence[int]], rewards: Mapping[int, float], *, apart: bool = False) -> AttemptTrace:
     """A call for each; every call in a conversation, and so a row, of its own where they are ``apart``."""
     nodes: list[Node] = []
-    calls = []
+    calls: list[Call] = []
     end: int | None = None
     for index, tokens in enumerate(cuts):
         prompt = len(nodes)
@@ -255,7 +255,7 @@ def test_advantages_of_calls_do_not_change_when_they_are_cut_into_more_or_fewer_
     finals = [data.draw(values) for _ in rollouts]
     own = [{i: data.draw(values) for i in range(len(cuts)) if data.draw(st.booleans())} for cuts in rollouts]
 
-    def advantages(*, whole: bool, apart: bool, **limits: int) -> tuple[Any, list[list[float]]]:
+    def advantages(*, whole: bool, apart: bool, **limits: Any) -> tuple[Any, list[list[float]]]:
         traces = [
             trace(str(i), finals[i], cut(str(i), [[sum(t)] if whole else t for t in cuts], own[i], apart=apart))
             for i, cuts in enumerate(rollouts)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agentlightning.credit import credit_rows, credit_step
 from agentlightning.credit.advantages import group_advantages, whitened
+from agentlightning.credit.step import Advantage
 from agentlightning.nouns import Reason, Status
 from agentlightning.records.credit import AttemptCredit, join
 
@@ -96,7 +97,7 @@ def test_a_failure_that_was_given_a_reward_is_compared_like_any_other():
 
 def test_a_batch_level_rule_sees_the_advantages_of_all_groups_together():
     groups = [group(trace("a", 1.0), trace("b", 0.0)), group(trace("c", 5.0), trace("d", 1.0))]
-    values = list(credit_step(groups, Whitened()).advantages.values())
+    values = [value for value in credit_step(groups, Whitened()).advantages.values() if isinstance(value, float)]
     assert sum(values) == pytest.approx(0) and sum(value * value for value in values) / 4 == pytest.approx(1, abs=1e-5)
     assert credit_step([group(trace("a", 1.0), trace("b", 1.0))], Whitened()).advantages == {}
 
@@ -123,7 +124,7 @@ def test_advantages_do_not_change_when_a_rollout_is_cut_into_more_or_fewer_rows(
     """Invariant 7."""
     rewards = data.draw(st.lists(st.floats(-5, 5, width=16), min_size=len(cuts), max_size=len(cuts)))
 
-    def credited(rows: list[list[int]]) -> tuple[dict[str, float], list[list[float]]]:
+    def credited(rows: list[list[int]]) -> tuple[dict[str, Advantage], list[list[float]]]:
         traces = [trace(str(i), rewards[i], cut_into(row, id=f"{i}-1")) for i, row in enumerate(rows)]
         step = credit_step([group(*traces)], Whitened())
         flat = [[w for node in step.attempts[f"{i}-1"].nodes for w in node.per_token()] for i in range(len(rows))]
