@@ -182,7 +182,7 @@ ABSENT: tuple[Absent, ...] = (
         "is its baseline (docs/training.md)",
         "ppo PPOConfig PPOTrainer critic critic_model critic_warmup value_model value_function value_head vf_coef "
         "value_loss_coef cliprange_value gae gae_lambda lam "
-        "gamma discount a2c actor_critic",
+        "gamma a2c actor_critic",
     ),
     Absent(
         "RLOO, REINFORCE, Dr. GRPO",

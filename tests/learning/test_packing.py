@@ -226,8 +226,8 @@ def test_kept_supports_stay_with_their_tokens() -> None:
     assert result.trained.log_kept_E.tolist() == [-0.5, -1.0, 0.0]
 
 
-def test_only_sampled_tokens_are_trained() -> None:
-    with pytest.raises(ValueError, match="only sampled tokens are trained"):
+def test_only_sampled_tokens_and_given_targets_are_trained() -> None:
+    with pytest.raises(ValueError, match="only sampled tokens, and given targets, are trained"):
         packed(one_tree(given([1]), replace(sampled([2], 0), sampled=False)))
 
 
