@@ -1,5 +1,6 @@
 # demo: train the calculator agent   test: all tests   check: lint, types, import rules   bench: the figures   clean
 # test-frameworks: agent frameworks as they are, each in an environment of its own; writes docs/frameworks.md (not part of test)
+# test-lab: every version of Agent Framework's lab package beside this one; writes docs/agent-framework.md (not part of test)
 # test-examples: each example small, in an environment of its own with its frameworks (not part of test)
 # test-conformance: other people's suites against a gateway, each in an environment of its own (not part of test)
 # test-families: the tests of chat templates on real tokenizers of public model families (not part of test)
@@ -17,7 +18,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 WORKERS ?= 2
 
-.PHONY: demo test test-examples test-conformance test-frameworks test-families check format bench bench-trl clean
+.PHONY: demo test test-examples test-conformance test-frameworks test-lab test-families check format bench bench-trl clean
 .DEFAULT_GOAL := test
 
 $(VENV)/.demo: pyproject.toml constraints.txt scripts/venv.sh
@@ -38,6 +39,10 @@ test: $(VENV)/.dev
 # Downloads each framework. ARGS="strands litellm" runs some of them, ARGS="strands --keep" keeps the environment.
 test-frameworks: $(VENV)/.dev
 	@$(BIN)/python -m tests.frameworks $(ARGS)
+
+# Downloads each version. ARGS="1.0.0b261022 none" runs some of them.
+test-lab: $(VENV)/.dev
+	@$(BIN)/python -m tests.frameworks.lab $(ARGS)
 
 # Downloads what each example needs. ARGS="calculator" runs some of them, ARGS="calculator --keep" keeps the environment.
 test-examples: $(VENV)/.dev

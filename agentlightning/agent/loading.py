@@ -274,20 +274,41 @@ def _attribute(module: ModuleType, obj: object) -> str | None:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line of at most 300 characters: ``ValueError: the first line of what it says``. Of a group
-    (what an MCP server that does not start ends in) its first cause."""
+    """An exception in one line of at most 300 characters: ``ValueError: the first line of what it says``, and what it
+    was raised from where that says more. Of a group (an MCP server that does not start ends in one) its first cause."""
+    error = _first(error)
+    if isinstance(error, AgentLightningError):
+        line = _one_line(str(error))
+    else:
+        line, cause = _told(error)
+        if cause is not None and (said := _told(_first(cause))[0]).partition(": ")[2] not in line:
+            line = f"{line} (from {said})"
+    return line if len(line) <= 300 else line[:297] + "..."
+
+
+def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseException", error.exceptions[0])
-    if isinstance(error, AgentLightningError):
-        text = str(error)
-    else:
-        try:
-            said = str(error)
-        except BaseException as second:  # noqa: BLE001  # user classes may fail to print themselves, in any way
-            said = f"(its text cannot be shown: {type(second).__name__})"
-        text = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    line = " ".join(text.split("\n", 1)[0].split())
-    return line if len(line) <= 300 else line[:297] + "..."
+    return error
+
+
+def _told(error: BaseException) -> tuple[str, BaseException | None]:
+    """An exception's kind and the first line of what it says, and what it was raised from."""
+    cause = error.__cause__
+    try:
+        match error.args:
+            case (str(said), BaseException() as inner):  # as text it is a tuple
+                cause = inner
+            case _:
+                said = str(error)
+    except BaseException as second:  # noqa: BLE001  # user classes may fail to print themselves, in any way
+        said = f"(its text cannot be shown: {type(second).__name__})"
+    said = _one_line(said)
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__, cause
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split("\n", 1)[0].split())
 
 
 def where(error: BaseException) -> str:

@@ -4,6 +4,9 @@ instruments the agent."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from agentlightning.compat.agent_framework import complete
 from agentlightning.tracing import DrawnTrace, last_trace
 from agentlightning.tracing.tracer import TraceContext, Tracer
 
@@ -23,3 +26,7 @@ class AgentOpsTracer(Tracer):
 
     def __init__(self, *, agentops_managed: bool = True, instrument_managed: bool = True, daemon: bool = True) -> None:
         del agentops_managed, instrument_managed, daemon
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        complete(cls.__module__)

@@ -131,3 +131,18 @@ def test_a_group_of_errors_is_told_by_its_cause() -> None:
     group = BaseExceptionGroup("unhandled errors in a TaskGroup", [BaseExceptionGroup("inner", [cause, ValueError()])])
     assert describe(group) == "FileNotFoundError: [Errno 2] No such file or directory: 'uvx'"
     assert describe(ValueError("one\ntwo")) == "ValueError: one"
+
+
+def test_an_error_is_told_with_what_it_was_raised_from_where_that_says_more() -> None:
+    cause = FileNotFoundError(2, "No such file or directory", "uvx")
+    group = BaseExceptionGroup("unhandled errors in a TaskGroup", [cause])
+    for inner in (cause, group):
+        outer = RuntimeError("Failed to connect to the MCP server. Please check your configuration.")
+        outer.__cause__ = inner
+        assert describe(outer) == (
+            "RuntimeError: Failed to connect to the MCP server. Please check your configuration. "
+            "(from FileNotFoundError: [Errno 2] No such file or directory: 'uvx')"
+        )
+    said = "cannot start 'uvx': [Errno 2] No such file or directory: 'uvx'"
+    assert describe(RuntimeError(said, cause)) == f"RuntimeError: {said}"
+    assert describe(ConnectionError("aborted", OSError("reset"))) == "ConnectionError: aborted (from OSError: reset)"
