@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from agentlightning.logs import configure_logger
     from agentlightning.run.trainer import Trainer
     from agentlightning.settings.fields import RunConfig
+    from agentlightning.tracing.spans import Span
     from agentlightning.views.result import FitResult
 
 __version__ = "0.3.1"
@@ -58,6 +59,7 @@ __all__ = [
     "Rollout",
     "RolloutConfig",
     "RunConfig",
+    "Span",
     "Tracer",
     "Trainer",
     "Triplet",
@@ -94,6 +96,7 @@ _HOME = {
     "Rollout": "agent.rollouts",
     "RolloutConfig": "agent.rollouts",
     "RunConfig": "settings.fields",
+    "Span": "tracing.spans",
     "Tracer": "compat.tracers",
     "Trainer": "run.trainer",
     "Triplet": "agent.triplets",

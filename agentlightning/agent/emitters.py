@@ -290,8 +290,13 @@ def find_reward_spans(spans: Iterable[Any]) -> list[Any]:
 
 
 def find_final_reward(spans: Sequence[Any]) -> float | None:
-    """The last reward that spans tell; None where none does."""
-    return next((value for span in reversed(spans) if (value := get_reward_value(span)) is not None), None)
+    """The reward that spans come to: the last one named ``reward`` for the whole rollout; where there is none, the last
+    one for a part of it, else the last of any name. One that came after the end is none. None where none is told."""
+    told = [(span.attributes, value) for span in spans if (value := get_reward_value(span)) is not None]
+    in_time = [one for one in told if not one[0].get(f"{REWARD}.late")]
+    named = [one for one in in_time if "reward" in one[0]]
+    whole = [one for one in named if not any(f"{REWARD}.{part}" in one[0] for part in ("call_id", "agent"))]
+    return next((value for _, value in reversed(whole or named or in_time)), None)
 
 
 # --------------------------------------------------------------------------- values

@@ -316,9 +316,9 @@ ABSENT: tuple[Absent, ...] = (
         "BaseTraceTripletAdapter agent_match",
     ),
     Absent(
-        "Triplets and spans",
-        "return a number from the agent, or call emit_reward: the endpoint records the tokens as a trace tree",
-        "Triplets Span Spans SpanNames SpanLike OtelResource",
+        "Lists of triplets and spans",
+        "they are plain lists: return [Triplet(...), ...] from the agent; spans are read with tracer.get_last_trace()",
+        "Triplets Spans SpanNames SpanLike",
     ),
     Absent(
         "Other emitters",

@@ -20,12 +20,13 @@ NAMES = [
     "ProxyLLM",
     "Rollout",
     "RolloutConfig",
+    "Span",
     "Triplet",
 ]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("path", ["types", "types.core", "types.legacy", "types.resources"])
+@pytest.mark.parametrize("path", ["types", "types.core", "types.legacy", "types.resources", "types.tracer"])
 def test_a_name_is_the_same_class_at_the_root_and_at_types(name: str, path: str) -> None:
     space: dict[str, object] = {}
     exec(f"from agentlightning.{path} import {name}", space)

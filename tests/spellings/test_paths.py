@@ -21,7 +21,6 @@ import agentlightning
 from agentlightning.spellings.paths import ELSEWHERE, MODULES, why_no_module
 
 PROGRAMS = """\
-from agentlightning import Span
 from agentlightning import APO, Baseline
 from agentlightning import algo
 from agentlightning import TracerTraceToTriplet
@@ -44,7 +43,6 @@ from agentlightning.tracer import get_last_trace
 from agentlightning.tracer.triplet import TripletExporter
 from agentlightning.adapter import TracerTraceToTriplet, TraceToMessages
 from agentlightning.types import Rollout, RolloutRawResult
-from agentlightning.types import Span
 from agentlightning.runner import LitAgentRunner
 from agentlightning.store import InMemoryLightningStore
 from agentlightning.store.memory import InMemoryLightningStore
@@ -52,7 +50,6 @@ from agentlightning.store.client_server import LightningStoreClient
 from agentlightning.trainer.init_utils import build_component
 from agentlightning.client import DevTaskLoader
 from agentlightning.server import AgentLightningServer
-from agentlightning.semconv import LightningSpanAttributes
 from agentlightning.env_var import LightningEnvVar
 from agentlightning.llm_proxy import LLMProxy
 from agentlightning.config import lightning_cli
