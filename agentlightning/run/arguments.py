@@ -24,6 +24,7 @@ from agentlightning.errors import ConfigError
 from agentlightning.records.json_values import comes_from, kind_of
 from agentlightning.records.progress import Progress
 from agentlightning.runners.compaction import check_parameters
+from agentlightning.runners.companions import HOOKS, hooks_of, is_hook
 from agentlightning.runners.grading import count_arguments
 from agentlightning.settings.fields import RunConfig
 from agentlightning.settings.foreign import SpeaksForeign
@@ -185,6 +186,30 @@ def _compact_remedy(value: Any) -> str | None:
     return None
 
 
+_TRACES = ("init", "trace_context", "get_last_trace")
+
+
+def _is_tracer(value: Any) -> bool:
+    return not isinstance(value, type) and any(callable(getattr(value, name, None)) for name in _TRACES)
+
+
+def _tracer_remedy(value: Any) -> str | None:
+    if isinstance(value, type):
+        return f"it is a class: pass an instance, tracer={value.__name__}()"
+    return None
+
+
+def _are_hooks(value: Any) -> bool:
+    return all(is_hook(each) for each in hooks_of(value))
+
+
+def _hooks_remedy(value: Any) -> str | None:
+    wrong = next((each for each in hooks_of(value) if not is_hook(each)), None)
+    if isinstance(wrong, type):
+        return f"it is a class: pass an instance, hooks=[{wrong.__name__}()]"
+    return None
+
+
 def _resume_remedy(value: Any) -> str | None:
     return f"pass the run's id, resume={value.name!r}" if isinstance(value, Path) else None
 
@@ -217,6 +242,8 @@ ARGUMENTS: dict[str, Argument] = {
                        "output)", _is_grader, "grader=grade", _grader_remedy),
     "compact": Argument("a function of (messages, tools, limit, count) that returns messages, or "
                         "'FILE.py:name'", _shortens, "compact=shorten", _compact_remedy),
+    "tracer": Argument("a Tracer", _is_tracer, "tracer=AgentOpsTracer()", _tracer_remedy),
+    "hooks": Argument(f"objects with any of {', '.join(HOOKS)}", _are_hooks, "hooks=[MyHook()]", _hooks_remedy),
     "progress": Argument("True, False, or an object with the "
                          "methods of Progress", _is_progress, "progress=False", _progress_remedy),
     "resume": Argument("True, False, or the id of a run", lambda v: isinstance(v,

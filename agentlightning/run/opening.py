@@ -174,6 +174,8 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
     output = make_folder(anchored.config.output_dir)
     given = plan.handed
     probe = await check_agent(plan.agent, plan.config.runner.isolation, keys=given.keys_of_external())
+    if probe.isolation == "process" and plan.companions is not None:
+        plan.companions.to_json()  # says what cannot be made again there, before anything is loaded
     resolved = with_fixed_threads(with_agents_choice(anchored, probe), machine)
     async with AsyncExitStack() as closing:
         store = open_store(anchored.config.record_url, durability=anchored.config.store.durability)
@@ -243,7 +245,9 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
         closing.callback(writer.close)
         for note in writer.notes:
             progress.message(note)
-        pool = await closing.enter_async_context(run_here(desk, plan.agent, probe, companions=plan.companions))
+        say = _from_any_thread(progress.message)
+        here = run_here(desk, plan.agent, probe, companions=plan.companions, say=say)
+        pool = await closing.enter_async_context(here)
         stop, audience, tasks = Stop(config.max_time), Audience(progress, writer), TaskOrder(plan.train, config.seed)
         watch = Watch(stop, progress, pool, None if policy is None else policy.busy)
         rollouts = RunRollouts(record.id, config, store, desk, probe, gateway.ended, resources, watch)

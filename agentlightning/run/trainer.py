@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agentlightning import tracing
-from agentlightning.agent.calling import AgentSpec, as_agent
+from agentlightning.agent.calling import AgentSpec, LitAgent, as_agent
 from agentlightning.agent.loading import load_object
 from agentlightning.agent.resources import POLICY, NamedResources, refuse_clash
 from agentlightning.agent.task_files import TABLES_AND_LINES
@@ -33,12 +33,14 @@ from agentlightning.run.entry import Interrupts, outliving_terminal, run_here, r
 from agentlightning.run.model_choice import external_models, with_model_named
 from agentlightning.run.opening import OpenRun, Plan, open_run
 from agentlightning.runners.compaction import check_parameters
+from agentlightning.runners.companions import Companions, hooks_of
 from agentlightning.settings.fields import RunConfig
 from agentlightning.settings.foreign import ForeignSettings, SpeaksForeign
 from agentlightning.settings.sources import Resolved, resolve
 from agentlightning.spellings.absent import find
 from agentlightning.store.run_lock import Asked, description_of, how_to_resume
 from agentlightning.text import one_line, plural
+from agentlightning.tracing.tracer import Tracer
 from agentlightning.views.result import FitResult
 
 if TYPE_CHECKING:
@@ -67,8 +69,9 @@ class Trainer:
     sampling={"max_tokens": 64})``. ``n_runners`` (or ``n_workers``) attempts run at once. ``grader(task, output,
     attempt)`` scores attempts whose agent returns no number. ``compact(messages, tools, limit, count)``, a
     function or ``"FILE.py:name"``, shortens a history that has grown past the model's context. ``max_tasks`` (or
-    ``max_rollouts``) uses only the first tasks. ``progress`` False prints nothing; a Progress object is told
-    instead of the terminal.
+    ``max_rollouts``) uses only the first tasks. ``tracer`` and ``hooks`` go along with each attempt where its agent
+    runs (docs/agents.md); ``trainer.tracer`` is the one that agents are given. ``progress`` False prints nothing; a
+    Progress object is told instead of the terminal.
 
     Raises ConfigError for anything that cannot work: an unknown or unsupported argument, a setting out of range, a
     combination nothing can be learned from. Nothing is started before ``fit``.
@@ -94,6 +97,8 @@ class Trainer:
         initial_resources: Mapping[str, Json] | None = None,
         grader: Callable[..., Any] | None = None,
         compact: Callable[..., Any] | str | None = None,
+        tracer: Any = None,
+        hooks: Any = None,
         progress: Progress | bool = True,
         **settings: Any,
     ) -> None:
@@ -123,6 +128,8 @@ class Trainer:
         self.compact: Callable[..., Any] | None = load_object(compact) if isinstance(compact, str) else compact
         if self.compact is not None:
             check_parameters(self.compact)
+        self.tracer: Any = Tracer() if tracer is None else tracer
+        self.companions = Companions(self.tracer, hooks_of(hooks))
         self.train_dataset = train_dataset
         self.val_dataset = val_dataset
         self.max_tasks = _one_of("max_tasks", max_tasks, "max_rollouts", max_rollouts)
@@ -347,6 +354,8 @@ class Trainer:
         refuse_clash(external, {POLICY})
         spec: AgentSpec = as_agent(agent)
         files = self.foreign
+        if isinstance(agent, LitAgent):
+            cast("LitAgent[Any]", agent).set_trainer(self)
         train_tasks: list[Json] = []
         if mode is not Mode.VAL:
             name, given = (
@@ -375,6 +384,7 @@ class Trainer:
             progress=self.progress,
             asked=self.asked,
             notes=tuple(notes) if mode is Mode.TRAIN else (),
+            companions=self.companions,
         )
 
     def _resumes(self, resume: bool | str) -> bool | str:

@@ -22,7 +22,7 @@ from agentlightning.agent.calling import make_agent
 from agentlightning.agent.loading import AgentSource, import_source, user_traceback
 from agentlightning.errors import ConfigError
 from agentlightning.nouns import Failure, Json, Mode, Reason
-from agentlightning.runners.assignment import Assignment, MarkTrainable
+from agentlightning.runners.assignment import Assignment
 from agentlightning.runners.companions import Companions, Company
 from agentlightning.runners.environment import settle_environment
 from agentlightning.runners.execution import (
@@ -75,11 +75,10 @@ def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
     assignment = Assignment.from_json(order["assignment"])
     run(
         source,
-        order["name"],
+        order,
         assignment,
         lambda result: send(result_to_json(result)),
-        lambda name: write_all(result_fd, frame({"message": name})),
-        order.get("companions"),
+        lambda message: write_all(result_fd, frame({"message": message})),
     )
     if assignment.mode is Mode.DEV:
         _let_threads_end(LEFTOVERS)
@@ -108,17 +107,18 @@ def _let_threads_end(seconds: float) -> None:
 
 def run(
     source: AgentSource,
-    name: str,
+    order: Mapping[str, Json],
     assignment: Assignment,
     deliver: Callable[[AgentResult], None],
-    mark: MarkTrainable,
-    companions: Json = None,
+    tell: Callable[[Json], None],
 ) -> None:
-    """Imports the agent and what goes along with it, and calls it. What they draw follows from the rollout's seed."""
+    """Imports the agent and what goes along with it, and calls it. What they draw follows from the rollout's seed.
+    ``tell`` is told the names of agents that are marked as trainable, and notes."""
     seed_everything(assignment.seed)
     try:
-        agent = make_agent(import_source(source), name)
-        company = Company(companions and Companions.from_json(companions))
+        agent = make_agent(import_source(source), order["name"])
+        companions = Companions.from_json(order["companions"]) if order.get("companions") else None
+        company = Company(companions, lambda text: tell({"note": text[:2000]}), order.get("worker", 0), apart=True)
         company.begin()
         seed_everything(assignment.seed)  # again, for the libraries that are there only now
     except ConfigError as error:
@@ -128,7 +128,7 @@ def run(
     except BaseException as error:  # noqa: BLE001  # KeyboardInterrupt raised by an import
         deliver(failure_of(error))
         return
-    execute(agent, assignment, deliver, mark, company=company)
+    execute(agent, assignment, deliver, tell, company=company)
     company.end()
 
 

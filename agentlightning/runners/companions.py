@@ -14,15 +14,17 @@ import inspect
 import logging
 import pickle
 import pickletools
-from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from agentlightning.agent.calling import Agent, LitAgent
-from agentlightning.agent.loading import AgentSource, describe, find_source, import_source, where
+from agentlightning.agent.loading import AgentSource, describe, find_source, import_source, user_traceback, where
 from agentlightning.agent.rollouts import Rollout
 from agentlightning.errors import AgentLightningError, ConfigError
 from agentlightning.nouns import Json
@@ -32,30 +34,54 @@ logger = logging.getLogger("agentlightning.runners")
 
 T = TypeVar("T")
 
+Say = Callable[[str], object]
+"""Is told one line that a user should read."""
+
 HOOKS = ("on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end")
 """What a hook may have, in the order in which they are called: ``rollout`` around all, ``trace`` around the agent
 within the tracer's context."""
 
 
+def is_hook(value: object) -> bool:
+    """Whether it has anything to be told."""
+    return not isinstance(value, type) and any(callable(getattr(value, name, None)) for name in HOOKS)
+
+
+def hooks_of(value: Any) -> tuple[Any, ...]:
+    """One hook, or several, or none."""
+    if value is None:
+        return ()
+    return tuple(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else (value,)
+
+
 @dataclass(frozen=True, slots=True)
 class Companions:
-    """As a program hands them over. ``tracer`` None: there is none of its own."""
+    """As a program hands them over. A plain ``Tracer`` is handed to agents and has nothing to begin. ``agent_match`` is
+    what agents are told of which of them are trained."""
 
-    tracer: Any = None
+    tracer: Any = field(default_factory=Tracer)
     hooks: tuple[Any, ...] = ()
+    agent_match: str | None = None
+
+    @property
+    def traces(self) -> bool:
+        """Whether the tracer is one of the program's own."""
+        return type(self.tracer) is not Tracer
 
     def to_json(self) -> dict[str, Json]:
         """How they can be made again in an agent's process. Raises ConfigError for one that cannot."""
         return {
-            "tracer": None if self.tracer is None else _portable(self.tracer, "tracer"),
-            "hooks": [_portable(hook, "a hook") for hook in self.hooks],
+            "tracer": _portable(self.tracer, "the tracer") if self.traces else None,
+            "hooks": [_portable(hook, "the hook") for hook in self.hooks],
+            "agent_match": self.agent_match,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Companions:
         """Imports them. Raises whatever their modules raise."""
         tracer = value["tracer"]
-        return cls(None if tracer is None else _made_again(tracer), tuple(map(_made_again, value["hooks"])))
+        hooks = tuple(map(_made_again, value["hooks"]))
+        return cls(Tracer() if tracer is None else _made_again(tracer), hooks, value["agent_match"])
 
 
 def _portable(companion: object, what: str) -> dict[str, Json]:
@@ -99,8 +125,32 @@ def _made_again(value: Mapping[str, Json]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterView:
+    """Which agents are trained, as ``trainer.adapter`` says it. None: all."""
+
+    agent_match: str | None = None
+
+
+class TrainerView:
+    """What an agent's process knows of the Trainer, which is in another."""
+
+    def __init__(self, tracer: Any, adapter: AdapterView) -> None:
+        self.tracer = tracer
+        self.adapter = adapter
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"trainer.{name} is not there: the Trainer is in another process; what an agent needs of it is passed as a "
+            "resource, or the agent runs with isolation='thread'",
+            name=name,
+            obj=self,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class RunnerView:
-    """What runs an agent, as hooks are handed it and as ``agent.runner``."""
+    """What runs an agent, as hooks are handed it and as ``agent.runner``. ``worker_id`` counts the processes that run
+    agents at the same time, from 0."""
 
     agent: Any
     tracer: Any
@@ -113,47 +163,80 @@ class RunnerView:
         return self.worker_id
 
 
-class Company:
-    """The companions in one process that runs agents: begun before its first attempt, ended after its last."""
+class Once:
+    """Says each text once, and a hundred at most: a thousand attempts would say the same. May be called from any
+    thread."""
 
-    def __init__(self, companions: Companions | None = None) -> None:
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._said: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, text: str, /) -> None:
+        with self._lock:
+            new = text not in self._said and len(self._said) < 100
+            self._said.add(text)
+        if new:
+            self._say(text)
+
+
+class Company:
+    """The companions in one process that runs agents, the ``worker_id``-th: begun before its first attempt, ended after
+    its last. ``say`` is told what went wrong and changes no result. ``apart``: its Trainer is in another process."""
+
+    def __init__(
+        self,
+        companions: Companions | None = None,
+        say: Say = logger.warning,
+        worker_id: int = 0,
+        *,
+        apart: bool = False,
+    ) -> None:
         given = companions or Companions()
-        self._own = given.tracer
-        self._tracer: Any = Tracer() if given.tracer is None else given.tracer
+        self._tracer: Any = given.tracer
+        self._own: Any = given.tracer if given.traces else None
         self._hooks = given.hooks
+        self._say = say
+        self._worker_id = worker_id
+        self._around: dict[str, Any] = {"tracer": self._tracer}
+        if apart:
+            self._around["trainer"] = TrainerView(self._tracer, AdapterView(given.agent_match))
         self._trouble: AgentLightningError | None = None
         """Why the tracer never began."""
-        self._said: set[str] = set()
 
     def begin(self) -> None:
         """Has the tracer set up what its agents count on."""
-        for name, arguments in (("init", ()), ("init_worker", (0,))):
+        for name, arguments in (("init", ()), ("init_worker", (self._worker_id,))):
             if (method := getattr(self._own, name, None)) is not None and self._trouble is None:
                 try:
                     _waited(method(*arguments))
-                except Exception as error:  # noqa: BLE001  # said by every attempt that it fails
-                    self._trouble = self._failure(self._own, name, error)
-                    self._trouble.__cause__ = error
+                except BaseException as error:  # noqa: BLE001  # said by every attempt that it fails
+                    self.fail(self._failure(self._own, name, error), error)
+
+    def fail(self, trouble: AgentLightningError, cause: BaseException | None = None) -> None:
+        """From now on every attempt fails: the tracer did not begin."""
+        self._trouble = trouble
+        self._trouble.__cause__ = cause
 
     def end(self) -> None:
-        for name, arguments in (("teardown_worker", (0,)), ("teardown", ())):
+        for name, arguments in (("teardown_worker", (self._worker_id,)), ("teardown", ())):
             if (method := getattr(self._own, name, None)) is not None:
                 try:
                     _waited(method(*arguments))
-                except Exception as error:  # noqa: BLE001  # the results stand
-                    self._say(self._failure(self._own, name, error))
+                except BaseException as error:  # noqa: BLE001  # the results stand
+                    self._say(str(self._failure(self._own, name, error)))
 
     def attend(self, agent: Agent, rollout: Rollout, call: Callable[[], T]) -> T:
         """Calls the agent with ``call`` and returns what it returns; the companions are called around it, in its thread
         and its context. Raises what it raises, and AgentLightningError where the tracer could not begin."""
-        owner = owner_of(agent)
-        runner = RunnerView(owner, self._tracer)
-        introduce(owner, self._tracer, runner)
+        owner: Any = owner_of(agent)
+        runner = RunnerView(owner, self._tracer, self._worker_id)
+        _introduce(owner, {**self._around, "runner": runner})
+        if self._trouble is not None:
+            raise AgentLightningError(str(self._trouble)) from self._trouble.__cause__
         if self._own is None and not self._hooks:
             return call()
-        if self._trouble is not None:
-            raise self._trouble
-        scene = {"agent": owner, "runner": runner, "tracer": self._tracer, "rollout": rollout}
+        scene = {"agent": owner, "runner": runner, "tracer": self._tracer, "rollout": rollout, "task": rollout}
         steps = _Steps()
         try:
             with (
@@ -184,22 +267,18 @@ class Company:
                 if name == "on_rollout_end" and "spans" in _names(method):
                     scene = {**scene, "spans": steps.call(self._tracer.get_last_trace)}
                 steps.call(method, **_accepted(method, scene))
-            except Exception as error:  # noqa: BLE001  # a hook looks on: what it watches goes on
-                self._say(self._failure(hook, name, error))
+            except BaseException as error:  # noqa: BLE001  # a hook looks on: what it watches goes on
+                self._goes_on(hook, name, error)
 
     @contextmanager
     def _traced(self, steps: _Steps, rollout: Rollout) -> Generator[None]:
         if self._own is None or (make := getattr(self._own, "trace_context", None)) is None:
             yield
             return
-        ids = {
-            "name": rollout.rollout_id,
-            "rollout_id": rollout.rollout_id,
-            "attempt_id": rollout.attempt_id,
-        }
+        ids = {"name": rollout.rollout_id, "rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt_id}
         try:
             context = steps.enter(make, **_accepted(make, ids))
-        except Exception as error:
+        except BaseException as error:
             raise self._failure(self._own, "trace_context", error) from error
         try:
             yield
@@ -211,9 +290,9 @@ class Company:
     def _leave(self, steps: _Steps, context: Any, error: BaseException | None) -> None:
         try:
             steps.leave(context, error)
-        except Exception as second:  # noqa: BLE001  # what came of the agent stands
+        except BaseException as second:  # noqa: BLE001  # what came of the agent stands
             if second is not error:
-                self._say(self._failure(self._own, "trace_context", second))
+                self._goes_on(self._own, "trace_context", second)
 
     def _failure(self, companion: object, name: str, error: BaseException) -> AgentLightningError:
         place = where(error)
@@ -222,12 +301,11 @@ class Company:
             f"the {what} {type(companion).__name__} failed in {name}: {describe(error)}{f' ({place})' if place else ''}"
         )
 
-    def _say(self, failure: AgentLightningError) -> None:
-        """Once each: a thousand attempts would say the same."""
-        text = str(failure)
-        if text not in self._said and len(self._said) < 100:
-            self._said.add(text)
-            logger.warning("%s; the attempt goes on", text)
+    def _goes_on(self, companion: object, name: str, error: BaseException) -> None:
+        """Says what went wrong around an attempt that goes on; the attempt's log shows where."""
+        self._say(f"{self._failure(companion, name, error)}; the attempt goes on")
+        with suppress(Exception):  # where the agent left a stream
+            sys.stderr.write(user_traceback(error))
 
 
 class _Steps:
@@ -300,7 +378,7 @@ def owner_of(agent: Agent) -> Any:
     return None
 
 
-def introduce(owner: object, tracer: object, runner: object) -> None:
+def _introduce(owner: object, around: Mapping[str, Any]) -> None:
     """Has a LitAgent know who runs it."""
     if isinstance(owner, LitAgent):
-        vars(cast("LitAgent[Any]", owner)).update(tracer=tracer, runner=runner)
+        vars(cast("LitAgent[Any]", owner)).update(around)

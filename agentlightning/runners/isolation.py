@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
@@ -10,11 +11,13 @@ from agentlightning.agent.calling import AgentSpec
 from agentlightning.records.probe import AgentProbe
 from agentlightning.runners.assignment import Assignment, MarkTrainable
 from agentlightning.runners.check import new_launcher
-from agentlightning.runners.companions import Companions
+from agentlightning.runners.companions import Companions, Once, Say
 from agentlightning.runners.execution import AgentResult
 from agentlightning.runners.output_log import Log
 from agentlightning.runners.process import Launcher, ProcessIsolation
 from agentlightning.runners.thread import ThreadIsolation
+
+logger = logging.getLogger("agentlightning.runners")
 
 
 class Isolation(Protocol):
@@ -48,11 +51,13 @@ def isolate(
     extra_env: Mapping[str, str] | None = None,
     keys: Collection[str] = (),
     companions: Companions | None = None,
+    say: Say = logger.warning,
 ) -> Isolation:
     """The isolation that a check of the agent found. Its calls go to ``address``; ``keys`` are kept out of its
-    environment, and ``extra_env`` is added to it. ``companions`` go along with every attempt; raises ConfigError for
-    those that cannot be where it runs."""
+    environment, and ``extra_env`` is added to it. ``companions`` go along with every attempt, and ``say`` is told
+    once of each thing that goes wrong with them; raises ConfigError for those that cannot be where it runs."""
     if probe.isolation == "thread":
-        return ThreadIsolation(agent.load(), address, companions)
+        return ThreadIsolation(agent.load(), address, companions, Once(say))
     assert agent.source is not None
-    return ProcessIsolation(agent.source, agent.name, extra_env or {}, new_launcher(probe, keys), companions)
+    launcher = new_launcher(probe, keys)
+    return ProcessIsolation(agent.source, agent.name, extra_env or {}, launcher, companions, Once(say))

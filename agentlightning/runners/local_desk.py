@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
@@ -31,7 +32,7 @@ from agentlightning.records.traces import AttemptTrace
 from agentlightning.records.usage import AttemptUsage
 from agentlightning.runners.assignment import Assignment, Endpoint
 from agentlightning.runners.check import new_launcher
-from agentlightning.runners.companions import Companions
+from agentlightning.runners.companions import Companions, Say
 from agentlightning.runners.execution import AgentResult, Returned, or_failure
 from agentlightning.runners.grading import Grader, Graders
 from agentlightning.runners.isolation import isolate
@@ -45,6 +46,8 @@ from agentlightning.settings.fields import EvaluationConfig, RunnerConfig, Sampl
 if TYPE_CHECKING:
     from agentlightning.gateway import Gateway
     from agentlightning.store.base import Store
+
+logger = logging.getLogger("agentlightning.runners")
 
 POLL = 0.05
 """Seconds between looks at an empty queue; ``Leases.serve`` cuts them short."""
@@ -390,14 +393,15 @@ async def run_here(
     probe: AgentProbe,
     extra_env: Mapping[str, str] | None = None,
     companions: Companions | None = None,
+    say: Say = logger.warning,
 ) -> AsyncGenerator[RunnerPool]:
     """Runs what the desk leases in this process and those it starts. ``probe`` is what a check of the agent found;
-    ``companions`` go along with every attempt.
+    ``companions`` go along with every attempt, and ``say`` is told, from any thread, what goes wrong with them.
 
     The desk is closed before the pool, so that nothing is leased or graded any more while attempts are stopped; what
     starts processes is closed last.
     """
-    isolation = isolate(agent, probe, desk.address, extra_env=extra_env, keys=desk.keys, companions=companions)
+    isolation = isolate(agent, probe, desk.address, extra_env=extra_env, keys=desk.keys, companions=companions, say=say)
     await isolation.start()
     try:
         await desk.start(probe, isolation.launcher)

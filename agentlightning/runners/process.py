@@ -9,6 +9,7 @@ attempt instead. The process that holds torch is never forked.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -25,11 +26,12 @@ from agentlightning.agent.loading import AgentSource
 from agentlightning.errors import AgentLightningError
 from agentlightning.nouns import Failure, Json, Reason
 from agentlightning.runners.assignment import Assignment, MarkTrainable
-from agentlightning.runners.companions import Companions
+from agentlightning.runners.companions import Companions, Say
 from agentlightning.runners.environment import absolute_path, inherited_environment
 from agentlightning.runners.execution import AgentResult, result_from_json
 from agentlightning.runners.frames import Frames, frame
 from agentlightning.runners.output_log import Log
+from agentlightning.text import one_line
 
 _logger = logging.getLogger("agentlightning")
 
@@ -61,7 +63,8 @@ class Child(Protocol):
 
 
 OnMessage = Callable[[Any], None]
-"""Is given what a process sends before its result: the names of agents that it marks, or a grader's answers."""
+"""Is given what a process sends beside its result: the names of agents that it marks and notes, or a grader's
+answers."""
 
 
 class Launcher(Protocol):
@@ -95,8 +98,12 @@ class ProcessIsolation:
         env: Mapping[str, str],
         launcher: Launcher,
         companions: Companions | None = None,
+        say: Say = _logger.warning,
     ) -> None:
         self._companions = companions and companions.to_json()
+        self._say = say
+        self._workers: set[int] = set()
+        """The numbers of those that run."""
         self.launcher = launcher
         self._source = source
         self._name = name
@@ -107,6 +114,8 @@ class ProcessIsolation:
         await self.launcher.start()
 
     async def close(self) -> None:
+        if self._companions is not None and self._companions["tracer"] is not None:
+            await self.settle()  # a tracer may have to hand over what it has
         for task in self._lingering:
             task.cancel()
         await asyncio.gather(*self._lingering, return_exceptions=True)
@@ -120,7 +129,27 @@ class ProcessIsolation:
         self, assignment: Assignment, log: Log, mark: MarkTrainable, *, stop: asyncio.Event
     ) -> AgentResult | None:
         """See `Isolation.run`. ``mark`` is called on this loop."""
+        worker = next(number for number in itertools.count() if number not in self._workers)
+        self._workers.add(worker)
+        try:
+            return await self._run(assignment, log, mark, worker, stop=stop)
+        finally:
+            self._workers.discard(worker)
+
+    async def _run(
+        self, assignment: Assignment, log: Log, mark: MarkTrainable, worker: int, *, stop: asyncio.Event
+    ) -> AgentResult | None:
         deadline = assignment.seconds_left
+
+        def hear(message: Any) -> None:
+            match message:
+                case {"note": str(text)}:
+                    self._say(one_line(text[:2000]))
+                case str(name):
+                    mark(name)
+                case _:
+                    raise ValueError(f"no message of an agent's process: {message!r:.100}")
+
         order = {
             "op": "run",
             "id": assignment.attempt_id,
@@ -129,8 +158,9 @@ class ProcessIsolation:
             "env": {**self._env, **assignment.environment()},
             "assignment": assignment.to_json(),
             "companions": self._companions,
+            "worker": worker,
         }
-        child = await self.launcher.launch(order, log.write, mark)
+        child = await self.launcher.launch(order, log.write, hear)
         try:
             result = await _until(child, deadline, stop)
             if result is None and not child.exited.done():
@@ -192,6 +222,7 @@ async def _linger(child: Child) -> None:
         await asyncio.wait({child.exited}, timeout=LINGER)
         if not child.exited.done():
             await end(child)
+        child.drain()
     except asyncio.CancelledError:
         child.kill(signal.SIGKILL)
         raise
@@ -287,12 +318,12 @@ def ignore_message(said: Any) -> None:
 
 
 def result_reader(result: asyncio.Future[Json], on_message: OnMessage) -> Callable[[bytes], None]:
-    """What to do with the bytes that a process writes of itself: what it ``on_message``, one after the other, then its
-    ``result``."""
+    """What to do with the bytes that a process writes of itself: messages, which ``on_message`` is given one after the
+    other, and its ``result``."""
     frames = Frames()
 
     def feed(data: bytes) -> None:
-        if result.done():
+        if result.done() and (result.cancelled() or result.exception() is not None):
             return
         try:
             for message in frames.feed(data):
@@ -301,9 +332,10 @@ def result_reader(result: asyncio.Future[Json], on_message: OnMessage) -> Callab
                 elif not result.done():
                     result.set_result(message)
         except (ValueError, TypeError) as error:
-            result.set_exception(
-                ValueError(f"its process wrote to the descriptor that its result goes through: {error}")
-            )
+            if not result.done():
+                result.set_exception(
+                    ValueError(f"its process wrote to the descriptor that its result goes through: {error}")
+                )
 
     return feed
 

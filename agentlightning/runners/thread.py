@@ -13,6 +13,7 @@ import asyncio
 import contextvars
 import functools
 import io
+import logging
 import os
 import sys
 import threading
@@ -25,16 +26,21 @@ from typing import Any, TypeVar
 
 from agentlightning.agent.calling import Agent
 from agentlightning.agent.rewards import current_endpoint
+from agentlightning.errors import AgentLightningError
 from agentlightning.nouns import Failure, Reason
 from agentlightning.runners.assignment import Assignment, MarkTrainable
-from agentlightning.runners.companions import Companions, Company
+from agentlightning.runners.companions import Companions, Company, Say
 from agentlightning.runners.event_loops import AgentCoroutine, AgentLoops, attempt_log, end_if_forked, quieten
 from agentlightning.runners.execution import LEFTOVERS, AgentResult, execute
 from agentlightning.runners.output_log import Log
 from agentlightning.runners.proxies import bypass
 
+logger = logging.getLogger("agentlightning.runners")
+
 T = TypeVar("T")
 
+COMPANY_TIMEOUT = 60.0
+"""Seconds that a program's tracer may take to begin, and to end."""
 
 _OURS = ("store-", "asyncio_", "agl-", "ThreadPoolExecutor")
 """Names of threads that a run starts for itself, and of pools, which idle."""
@@ -46,9 +52,10 @@ class ThreadIsolation:
 
     launcher = None
 
-    def __init__(self, agent: Agent, url: str, companions: Companions | None = None) -> None:
+    def __init__(self, agent: Agent, url: str, companions: Companions | None = None, say: Say = logger.warning) -> None:
         self._agent = agent
-        self._company = Company(companions)
+        self._company = Company(companions, say)
+        self._say = say
         self._url = url
         self._loops = AgentLoops()
         self._left: list[threading.Thread] = []
@@ -64,7 +71,8 @@ class ThreadIsolation:
         redirect.enter()
         bypass.enter(self._url)
         quieten()
-        await asyncio.to_thread(self._company.begin)
+        if not await self._has_time(self._company.begin):
+            self._company.fail(AgentLightningError(f"the tracer did not begin within {COMPANY_TIMEOUT:g} s"))
 
     async def settle(self) -> None:
         """Until threads and tasks that attempts left behind have ended, or had ``LEFTOVERS`` seconds for it."""
@@ -76,10 +84,21 @@ class ThreadIsolation:
                     await asyncio.sleep(0.02)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._company.end)
+        if not await self._has_time(self._company.end):
+            self._say(f"the tracer did not end within {COMPANY_TIMEOUT:g} s; its thread was abandoned")
         self._loops.close()
         bypass.leave(self._url)
         redirect.leave()
+
+    async def _has_time(self, function: Callable[[], None]) -> bool:
+        """Whether a function of the companions, which are a user's, returned in time."""
+
+        def call(deliver: Callable[[bool], None]) -> None:
+            function()
+            deliver(True)
+
+        done = await in_thread(call, name="agent-tracer", deadline=COMPANY_TIMEOUT, stop=asyncio.Event())
+        return done is True
 
     async def run(
         self, assignment: Assignment, log: Log, mark: MarkTrainable, *, stop: asyncio.Event

@@ -263,11 +263,11 @@ ABSENT: tuple[Absent, ...] = (
         "tensorboard tensorboard_dir logging_dir",
     ),
     Absent(
-        "Callbacks and hooks",
-        "there are no callbacks: Trainer(progress=...) takes an object with the methods of "
-        "agentlightning.records.progress.Progress, which is told of each step; stop_at ends a run by "
+        "Callbacks of a run",
+        "there are none: Trainer(hooks=...) are told of each attempt, and Trainer(progress=...) takes an object with "
+        "the methods of agentlightning.records.progress.Progress, which is told of each step; stop_at ends a run by "
         "its reward",
-        "callback callbacks hooks TrainerCallback on_step on_step_end on_epoch_end on_train_begin on_train_end "
+        "callback callbacks TrainerCallback on_step on_step_end on_epoch_end on_train_begin on_train_end "
         "on_evaluate on_rollout_start on_rollout_end "
         "early_stopping early_stopping_patience",
     ),
@@ -306,7 +306,7 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "Other tracers",
         "leave the tracer out: the endpoint records every call (tracing.last_trace(), `agl trace`)",
-        "tracer HttpTracer DummyTracer WeaveTracer agentops opentelemetry otel get_last_trace set_active_tracer",
+        "HttpTracer DummyTracer WeaveTracer agentops opentelemetry otel get_last_trace set_active_tracer",
     ),
     Absent(
         "Adapters from spans to triplets",

@@ -22,6 +22,7 @@ from agentlightning.nouns import FinishReason, Message, Mode, Rollout, RunRecord
 from agentlightning.records.attempts import AttemptReport
 from agentlightning.records.probe import AgentProbe
 from agentlightning.runners.check import check_agent
+from agentlightning.runners.companions import Companions
 from agentlightning.runners.local_desk import LocalDesk, run_here
 from agentlightning.runners.pool import RunnerPool
 from agentlightning.settings.fields import EvaluationConfig, GatewayConfig, RunnerConfig, SamplingConfig
@@ -139,13 +140,17 @@ class Runners:
     extra_env: dict[str, str] | None = None
     probe: AgentProbe | None = None
     pool: RunnerPool | None = None
+    companions: Companions | None = None
+    said: list[str] = field(default_factory=list[str])
     _closing: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def start(self) -> None:
         self.probe = self.probe or await check_agent(
             self.agent, self.desk.config.isolation, extra_env=self.extra_env, keys=self.desk.keys
         )
-        self.pool = await self._closing.enter_async_context(run_here(self.desk, self.agent, self.probe, self.extra_env))
+        self.pool = await self._closing.enter_async_context(
+            run_here(self.desk, self.agent, self.probe, self.extra_env, self.companions, self.said.append)
+        )
 
     async def close(self) -> None:
         await self._closing.aclose()
@@ -168,7 +173,14 @@ class World:
     count: int = 0
 
     def make_runners(
-        self, agent: Any, *, grader: Any = None, resources: Any = None, extra_env: Any = None, **config: Any
+        self,
+        agent: Any,
+        *,
+        grader: Any = None,
+        resources: Any = None,
+        extra_env: Any = None,
+        companions: Companions | None = None,
+        **config: Any,
     ) -> Runners:
         config.setdefault("n_runners", 4)
         config.setdefault("deadline", 60.0)
@@ -185,7 +197,7 @@ class World:
             folder=self.folder,
         )
         desk.on_attempt = self.reports.append
-        self.runners = Runners(desk, as_agent(agent), extra_env)
+        self.runners = Runners(desk, as_agent(agent), extra_env, companions=companions)
         return self.runners
 
     async def enqueue(self, tasks: Sequence[Any], mode: Mode = Mode.TRAIN, version: int = 0) -> list[str]:
