@@ -72,7 +72,7 @@ def test_one_hook_needs_no_list(letters: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_program_hangs_in_may_fail_and_its_run_ends_well(letters: Path, tmp_path: Path) -> None:
-    said = program.Listener()
+    said: Any = program.Listener()
     run = trainer(
         letters, tmp_path, hooks=[program.BadHook()], progress=said, steps=1,
         algorithm=GRPO(group_size=2, tasks_per_step=2),
