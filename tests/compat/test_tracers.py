@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import agentlightning
-from agentlightning import AgentOpsTracer, OtelTracer, Tracer
+from agentlightning import AgentOpsTracer, OtelTracer, Tracer, tracing
 from agentlightning.errors import ConfigError
 
 NAMES = ["Tracer", "AgentOpsTracer", "OtelTracer"]
@@ -96,6 +96,7 @@ def test_an_argument_that_no_tracer_has_is_refused_by_name() -> None:
         OtelTracer(endpoint="http://elsewhere")  # type: ignore[call-arg]
 
 
-def test_there_is_no_last_trace_before_a_run() -> None:
+def test_there_is_no_last_trace_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "_newest", None)
     with pytest.raises(ConfigError, match="there is no last trace"):
         Tracer().last_trace()

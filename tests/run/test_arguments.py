@@ -250,7 +250,11 @@ def test_a_misspelt_name_gets_the_nearest_over_all_that_are_valid_there(entry: s
             "Trainer(agent=...): it is an argument of fit, dev or evaluate: Trainer(...).fit(agent, tasks)",
         ),
         ("Trainer", {"resume": True}, "Trainer(...).fit(agent, tasks, resume=True)"),
-        ("Trainer", {"callbaks": []}, "Trainer(callbaks=...): did you mean callbacks? there are no callbacks"),
+        (
+            "Trainer",
+            {"callbaks": []},
+            "Trainer(callbaks=...): did you mean callbacks? there are none: Trainer(hooks=...)",
+        ),
         ("fit", {"reward_fnc": agent}, "fit(reward_fnc=...): did you mean reward_fn"),
         ("Trainer", {"backend": "vllm"}, "Trainer(backend='vllm'): sampling is by the engine inside the process"),
         ("Trainer", {"config": {"n_runner": 3}}, "n_runner (argument): no such setting; nearest: n_runners=..."),
