@@ -12,13 +12,15 @@ from agentlightning.errors import ConfigError
 from agentlightning.nouns import Json
 from agentlightning.records.json_values import kind_of, out_of_numpy
 from agentlightning.settings.foreign import ForeignSettings
-from agentlightning.spellings.verl import NOT_HELD
 from agentlightning.spellings.verl_reading import Reading, read
 
 NOT_HERE = {
     "trainer_cls": "the step is agentlightning.algorithms.policy_gradient's: subclass GRPO for another one",
     "daemon_cls": "the run opens the endpoint and runs the agents itself",
 }
+
+_CREDIT: dict[str, tuple[Json, str]] = {"algorithm.credit.scheme": ("mixed", "VERL")}
+"""A row may have a reward of its own, and then that is what it is worth."""
 
 _LISTED = 40
 """How many keys a line lists; a whole config of verl's has hundreds."""
@@ -43,21 +45,19 @@ class VERL:
             """What it means."""
 
     def foreign_settings(self) -> ForeignSettings:
-        if self.reading is None:
-            return ForeignSettings({})
-        return told(self.reading)
+        return ForeignSettings(_CREDIT) if self.reading is None else _told(self.reading)
 
     def __repr__(self) -> str:
         return f"VERL({self.config!r})"
 
 
-def told(reading: Reading) -> ForeignSettings:
+def _told(reading: Reading) -> ForeignSettings:
     """A reading as the front door takes it."""
     resume = reading.resume
     if isinstance(resume, str):
         resume = Path(resume).name  # a run's folder is called by its id
     return ForeignSettings(
-        reading.settings,
+        {**_CREDIT, **reading.settings},
         reading.train,
         reading.val,
         reading.most_train,
@@ -73,8 +73,6 @@ def _notes(reading: Reading) -> Iterator[str]:
         names = [key.removeprefix("actor_rollout_ref.") for key in reading.accepted]
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         yield f"verl: accepted, no effect on the result here (docs/verl.md): {', '.join(names[:_LISTED])}{more}"
-    if reading.not_held:
-        yield f"verl: {NOT_HELD.why}, whatever is said of it: {', '.join(reading.not_held)}"
     if reading.trackers:
         yield (
             f"verl: nothing is sent to {', '.join(reading.trackers)} (trainer.logger): each step is a line of the "

@@ -217,7 +217,11 @@ HONOURED: tuple[Honoured, ...] = (
     Honoured("data.seed", WHOLE, "seed"),
     Honoured("data.train_batch_size", whole(1), "algorithm.tasks_per_step",
              "Need not divide the number of tasks, and may be smaller than a mini-batch. Not said: the default here."),
-    Honoured("data.max_response_length", whole(1), "sampling.max_tokens evaluation.max_tokens", "The ceiling of "
+    Honoured("data.max_prompt_length", whole(1), "algorithm.credit.max_row_length",
+             "With `data.max_response_length`: a call whose prompt and sample are longer than both together is "
+             "masked as `row_length`, and counted. Nothing is ever cut, whatever `data.truncation` says.", 512),
+    Honoured("data.max_response_length", whole(1),
+             "sampling.max_tokens evaluation.max_tokens algorithm.credit.max_row_length", "The ceiling of "
              "one sample; an agent may ask for less.", 512),
     # ------------------------------------------------------------------ what is compared
     Honoured("algorithm.adv_estimator", one_of("grpo", "grpo_vectorized", or_else=_estimator), "algorithm.name",
@@ -234,13 +238,14 @@ HONOURED: tuple[Honoured, ...] = (
     Honoured("algorithm.rollout_correction.bypass_mode", FLAG, "learner.old_logprobs", "True: `sampler`."),
     # ------------------------------------------------------------------ sampling
     Honoured(f"{_ROLLOUT}.n", whole(1), "algorithm.group_size",
-             "1, also where it is not said: what is compared is all of the batch, or all calls of a task where "
-             "credit is "
-             "per call.", 1),
+             "1: the rewards of all of the batch are compared, or those of all calls of a task where calls have "
+             "rewards of their own.", 1),
     Honoured(f"{_ROLLOUT}.temperature", number(least=0), "sampling.temperature", "", 1.0),
     Honoured(f"{_ROLLOUT}.top_p", number(above=0, most=1), "sampling.top_p", "", 1.0),
     Honoured(f"{_ROLLOUT}.top_k", whole(0, -1), "sampling.top_k", "-1: 0, the whole vocabulary.", -1),
     Honoured(f"{_ROLLOUT}.max_model_len", whole(2), "engine.context_length", "Not said: the model's own limit."),
+    Honoured(f"{_ROLLOUT}.prompt_length", whole(1), "algorithm.credit.max_row_length",
+             "Another spelling of `data.max_prompt_length`."),
     Honoured(f"{_ROLLOUT}.response_length", whole(1), "sampling.max_tokens evaluation.max_tokens",
              "Another spelling of `data.max_response_length`."),
     Honoured(f"{_ROLLOUT}.enable_prefix_caching", FLAG, "engine.prefix_cache"),
@@ -310,6 +315,14 @@ HONOURED: tuple[Honoured, ...] = (
              "trackio", _logger), "(what is written)",
              "`console`, `file` and `tensorboard` are always on, the last where it is installed. Nothing is sent "
              "elsewhere, and one line says so: each step is a line of `metrics.jsonl`."),
+    Honoured("agentlightning.trace_aggregator.level", one_of("transition", "trajectory"),
+             "algorithm.credit.max_row_length",
+             "A loss does not depend on how calls are cut into rows. With `trajectory` the two lengths below are the "
+             "limit of a row, in place of those of `data`.", "transition"),
+    Honoured("agentlightning.trace_aggregator.trajectory_max_prompt_length", whole(1),
+             "algorithm.credit.max_row_length", "With `level=trajectory`.", 2048),
+    Honoured("agentlightning.trace_aggregator.trajectory_max_response_length", whole(1),
+             "algorithm.credit.max_row_length", "With `level=trajectory`.", 8192),
     Honoured("agentlightning.port", whole(0), "gateway.port", "Not said: a free one."),
 )  # fmt: skip
 
@@ -438,19 +451,6 @@ ACCEPTED: tuple[Accepted, ...] = (
         },
     ),
 )
-
-
-NOT_HELD = Accepted(
-    "lengths of rows",
-    "rows of any length are trained in this version",
-    {
-        whole(1): "data.max_prompt_length actor_rollout_ref.rollout.prompt_length "
-        "agentlightning.trace_aggregator.trajectory_max_prompt_length "
-        "agentlightning.trace_aggregator.trajectory_max_response_length",
-        one_of("transition", "trajectory"): "agentlightning.trace_aggregator.level",
-    },
-)
-"""What is read, and not held to: a line of its own says so."""
 
 
 REFUSED: tuple[Refused, ...] = (

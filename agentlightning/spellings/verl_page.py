@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from agentlightning.spellings.verl import ACCEPTED, HONOURED, NOT_HELD, REFUSED, Honoured, Json
+from agentlightning.spellings.verl import ACCEPTED, HONOURED, REFUSED, Honoured, Json
 
 _INTRODUCTION = """\
 # verl's settings
@@ -21,7 +21,8 @@ Trainer(algorithm=VERL(config)).fit(agent, train_dataset, val_dataset)
 `config` is a nested dict, or dotted keys, in the names of verl 0.2 to 0.9. `VERL` is settings, and no algorithm of its
 own: each value is laid below what `Trainer` is passed, a file and `AGL_` variables, and `config.json` of a run says
 which key each came from. What a config does not say is what verl means by not saying it, where the table has a default;
-`VERL()` is GRPO with the defaults of this package.
+`VERL()` is GRPO with the defaults of this package. With both, a call that has a reward of its own, as a returned
+`Triplet` may, is worth that, and every other one its rollout's (`algorithm.credit.scheme` is `mixed`).
 
     python -m agentlightning.verl agent.py:agent data.train_files=train.parquet +trainer.total_epochs=2 ...
 
@@ -40,7 +41,7 @@ Three things are not as in verl, whatever a config says: the ratio has no second
 def page() -> str:
     """The page, as Markdown."""
     lines = [_INTRODUCTION, "", "## Honoured", "", *_honoured(), "", "## Accepted", ""]
-    for accepted in (*ACCEPTED, NOT_HELD):
+    for accepted in ACCEPTED:
         names = sorted(name for keys in accepted.keys.values() for name in keys.split())
         lines += [f"**{accepted.what[0].upper()}{accepted.what[1:]}**: {accepted.why}.", "", _listed(names), ""]
     lines += ["## Refused", "", *_refused()]

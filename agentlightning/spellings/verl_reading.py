@@ -17,7 +17,6 @@ from agentlightning.spellings.nearest import nearest
 from agentlightning.spellings.verl import (
     ACCEPTED,
     HONOURED,
-    NOT_HELD,
     REFUSED,
     TABLE,
     TRACKERS,
@@ -36,7 +35,7 @@ class Reading:
     """What a config means. ``settings`` are ours by dotted key, each with where it came from; ``train`` and ``val`` are
     files of tasks, ``most_train`` and ``most_val`` how many of them; ``resume`` is None where it is not said, False,
     True for the newest unfinished run if there is one, or a run's id or folder. ``accepted`` are the keys that were
-    said and change nothing, a section as one; ``not_held`` those that are not held to; ``trackers`` what is asked to be
+    said and change nothing, a section as one; ``trackers`` what is asked to be
     told and is not."""
 
     settings: Mapping[str, tuple[Json, str]]
@@ -46,7 +45,6 @@ class Reading:
     most_val: int | None
     resume: bool | str | None
     accepted: tuple[str, ...]
-    not_held: tuple[str, ...]
     trackers: tuple[str, ...]
 
 
@@ -57,7 +55,6 @@ def read(config: Mapping[str, Json], where: str = "VERL(config)") -> Reading:
     flat = _flat(config, problems)
     values = {key: _without_references(key, value, flat, problems) for key, value in flat.items()}
     accepted: dict[str, None] = {}
-    not_held: list[str] = []
     said: dict[str, Json] = {}
     for key, value in values.items():
         found = find(key)
@@ -70,8 +67,6 @@ def read(config: Mapping[str, Json], where: str = "VERL(config)") -> Reading:
             read_value = _value(key, value, entry, takes, values, problems)
             if isinstance(entry, Honoured):
                 said[key] = read_value
-            elif entry is NOT_HELD:
-                not_held.append(key)
             elif isinstance(entry, Accepted):
                 accepted[section(key)] = None
     settings = {} if problems else _settings(_Said(said, problems))
@@ -85,7 +80,6 @@ def read(config: Mapping[str, Json], where: str = "VERL(config)") -> Reading:
         _positive(said.get("data.val_max_samples")),
         _resume(said, where),
         tuple(accepted),
-        tuple(not_held),
         tuple(name for name in said.get("trainer.logger", ()) if name not in TRACKERS),
     )
 
@@ -113,7 +107,7 @@ def _name_of(key: str) -> str:
 @cache
 def _by_name() -> dict[str, tuple[Entry, Takes]]:
     found: dict[str, tuple[Entry, Takes]] = {}
-    for accepted in (*ACCEPTED, NOT_HELD):
+    for accepted in ACCEPTED:
         found |= {name: (accepted, takes) for takes, names in accepted.keys.items() for name in names.split()}
     found |= {entry.key: (entry, entry.takes) for entry in HONOURED}
     found |= {entry.key: (entry, entry.takes) for entry in REFUSED}
@@ -299,7 +293,12 @@ def _settings(said: _Said) -> dict[str, tuple[Json, str]]:
         take("algorithm.filtering_rounds", "algorithm.filter_groups.max_num_gen_batches", _positive)
 
     # Lengths
+    prompt = said.same("data.max_prompt_length", f"{_ROLLOUT}.prompt_length")
     sample = said.same("data.max_response_length", f"{_ROLLOUT}.response_length")
+    row = (prompt, sample)
+    if said.get("agentlightning.trace_aggregator.level") == "trajectory":
+        row = tuple(f"agentlightning.trace_aggregator.trajectory_max_{part}_length" for part in ("prompt", "response"))
+    put("algorithm.credit.max_row_length", row[0], sum(said.get(key) for key in row))
     take("sampling.max_tokens", sample)
     take("evaluation.max_tokens", sample)
     take("engine.context_length", f"{_ROLLOUT}.max_model_len")

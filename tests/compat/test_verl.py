@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from openai import OpenAI
 
-from agentlightning import VERL, Trainer
-from agentlightning.errors import ConfigError
-from agentlightning.spellings.verl import ACCEPTED, HONOURED, NOT_HELD, REFUSED
+from agentlightning import LLM, VERL, Trainer, Triplet
+from agentlightning.errors import ConfigError, TaskError
+from agentlightning.spellings.verl import ACCEPTED, HONOURED, REFUSED
 from agentlightning.spellings.verl_page import page
 from agentlightning.spellings.verl_reading import find, names
 from agentlightning.templates.formats import FORMATS
 from tests.e2e import letters_agent
 from tests.imports import ROOT
-from tests.tiny import letter_tasks, save_letters
+from tests.tiny import LETTERS, letter_tasks, save_letters
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
@@ -28,6 +30,13 @@ MEANINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"data.train_batch_size": 4, f"{ACTOR}.ppo_mini_batch_size": 32}, {"learner.minibatches": 1}),
     ({"data.train_batch_size": 10, f"{ACTOR}.ppo_mini_batch_size": 4}, {"learner.minibatches": 3}),
     ({"data.max_response_length": 77}, {"sampling.max_tokens": 77, "evaluation.max_tokens": 77}),
+    ({"data.max_prompt_length": 100, "data.max_response_length": 50}, {"algorithm.credit.max_row_length": 150}),
+    ({f"{ROLLOUT}.prompt_length": 100, f"{ROLLOUT}.response_length": 50},
+     {"algorithm.credit.max_row_length": 150, "sampling.max_tokens": 50}),
+    ({"data.max_prompt_length": 100, "agentlightning.trace_aggregator": {"level": "trajectory",
+      "trajectory_max_prompt_length": 300, "trajectory_max_response_length": 700}},
+     {"algorithm.credit.max_row_length": 1000}),
+    ({"agentlightning.trace_aggregator.level": "transition"}, {"algorithm.credit.max_row_length": 1024}),
     ({f"{ROLLOUT}.n": 4}, {"algorithm.group_size": 4}),
     ({"data.train_batch_size": 2}, {"algorithm.group_size": 1, "epochs": 30, "learner.lr": 1e-6}),
     ({f"{ROLLOUT}.temperature": 0.7, f"{ROLLOUT}.top_k": -1}, {"sampling.temperature": 0.7, "sampling.top_k": 0}),
@@ -116,34 +125,113 @@ def test_values_that_mean_off_pass_and_what_changes_nothing_is_said() -> None:
 
 
 def test_without_a_config_it_is_this_packages_own_defaults() -> None:
-    assert Trainer(algorithm=VERL(), progress=False).resolved == Trainer(progress=False).resolved
+    own = Trainer(algorithm=VERL(), progress=False).resolved.values()
+    assert own.pop("algorithm.credit.scheme") == "mixed"
+    default = Trainer(progress=False).resolved.values()
+    assert {key for key in default if default[key] != own.get(key)} == {"algorithm.credit.scheme"}
 
 
 def test_each_key_stands_in_the_table_once_and_formats_are_those_there_are() -> None:
     listed = [entry.key for entry in (*HONOURED, *REFUSED)]
-    listed += [name for entry in (*ACCEPTED, NOT_HELD) for keys in entry.keys.values() for name in keys.split()]
+    listed += [name for entry in ACCEPTED for keys in entry.keys.values() for name in keys.split()]
     assert len(set(listed)) == len(listed) and set(names()) == set(listed)
     format_ = find(f"{ROLLOUT}.multi_turn.format")
     assert format_ is not None and all(format_[1].read(name) == name for name in FORMATS)
 
 
-def test_a_run_from_a_config_validates_nothing_without_tasks_to_validate(tmp_path: Path) -> None:
-    config: dict[str, Any] = {
-        "data": {"train_batch_size": 2, "max_prompt_length": 64, "max_response_length": 2, "truncation": "error"},
+def config_of_a_program(model: Path, **data: Any) -> dict[str, Any]:
+    """The keys that every program for this surface sets, as these write them."""
+    return {
+        "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
+        "data": {"train_batch_size": 3, "max_prompt_length": 64, "max_response_length": 2, "truncation": "error", **data},
         "actor_rollout_ref": {
-            "model": {"path": str(save_letters(tmp_path / "model")), "use_remove_padding": True},
-            "rollout": {"name": "vllm", "n": 4, "tensor_model_parallel_size": 1},
-            "actor": {"ppo_mini_batch_size": 8, "optim": {"lr": 5e-3}, "use_kl_loss": False, "entropy_coeff": 0},
+            "rollout": {
+                "name": "vllm", "n": 2, "tensor_model_parallel_size": 1, "gpu_memory_utilization": 0.6,
+                "log_prob_micro_batch_size_per_gpu": 4, "multi_turn": {"format": "hermes"},
+                "engine_kwargs": {"vllm": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}},
+            },
+            "actor": {
+                "ppo_mini_batch_size": 32, "ppo_micro_batch_size_per_gpu": 4, "optim": {"lr": 5e-3},
+                "use_kl_loss": False, "kl_loss_coef": 0.0, "entropy_coeff": 0,
+                "clip_ratio_low": 0.2, "clip_ratio_high": 0.3,
+                "fsdp_config": {"param_offload": True, "optimizer_offload": True},
+            },
+            "ref": {"log_prob_micro_batch_size_per_gpu": 8, "fsdp_config": {"param_offload": True}},
+            "model": {"path": str(model), "use_remove_padding": True, "enable_gradient_checkpointing": True},
         },
         "trainer": {
-            "total_training_steps": 1,
-            "test_freq": 5,
-            "default_local_dir": str(tmp_path / "out"),
-            "logger": [],
+            "n_gpus_per_node": 1, "nnodes": 1, "val_before_train": True, "critic_warmup": 0,
+            "logger": ["console", "wandb"], "project_name": "letters", "experiment_name": "small",
+            "total_epochs": 1, "save_freq": 64, "test_freq": 1,
         },
-    }
-    result = Trainer(algorithm=VERL(config), threads=1, progress=False).fit(letters_agent.graded, letter_tasks(4))
-    assert len(result.history) == 1 and not result.validations and result.folder.parent == tmp_path / "out"
+    }  # fmt: skip
+
+
+def test_the_config_of_a_program_trains_as_it_is(tmp_path: Path) -> None:
+    config = config_of_a_program(save_letters(tmp_path / "model"))
+    trainer = Trainer(algorithm=VERL(config), n_workers=2, threads=1, output_dir=tmp_path, progress=False)
+    result = trainer.fit(letters_agent.graded, letter_tasks(6), val_dataset=letter_tasks(2))
+    assert len(result.history) == 2 and len(result.validations) == 3 and result.run_id.startswith("letters-small")
+    assert result.ledger is not None and result.ledger.trained > 0
+    assert result.ledger.compared == {"rollouts of a task": result.ledger.compared["rollouts of a task"]}
+
+
+def test_the_tasks_of_a_config_are_read_where_none_are_passed(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    files = {name: str(tmp_path / f"{name}.parquet") for name in ("train", "val")}
+    for file, count in zip(files.values(), (6, 2), strict=True):
+        parquet.write_table(pyarrow.Table.from_pylist(letter_tasks(count)), file)
+    config = config_of_a_program(
+        save_letters(tmp_path / "model"), train_files=files["train"], val_files=[files["val"]], train_max_samples=3
+    )
+    result = Trainer(algorithm=VERL(config), threads=1, output_dir=tmp_path, progress=False).fit(letters_agent.graded)
+    assert len(result.history) == 1 and [validation.rollouts for validation in result.validations] == [2, 2]
+    with pytest.raises(TaskError, match="train_dataset"):
+        Trainer(algorithm=VERL({}), model=tmp_path / "model", progress=False).fit(letters_agent.graded)
+
+
+@pytest.mark.parametrize("test_freq", [0, 5])
+def test_without_tasks_to_validate_nothing_is_validated_whatever_test_freq_says(tmp_path: Path, test_freq: int) -> None:
+    config = config_of_a_program(save_letters(tmp_path / "model"))
+    config["trainer"]["test_freq"] = test_freq
+    trainer = Trainer(algorithm=VERL(config), steps=1, threads=1, output_dir=tmp_path, progress=False)
+    result = trainer.fit(letters_agent.graded, letter_tasks(4))
+    assert len(result.history) == 1 and not result.validations
+
+
+def test_one_task_of_hundreds_of_rows_is_compared_with_itself(tmp_path: Path) -> None:
+    """As of a game: no `n`, a batch of one task that is smaller than a mini-batch, a reward for each row."""
+    config = config_of_a_program(save_letters(tmp_path / "model"), train_batch_size=1)
+    del config["actor_rollout_ref"]["rollout"]["n"]
+    trainer = Trainer(algorithm=VERL(config), threads=1, output_dir=tmp_path, progress=False)
+    result = trainer.fit(game, [{"calls": 200}])
+    (step,), ledger = result.history, result.ledger
+    assert ledger is not None and ledger.compared == {"calls of a task": 200} and ledger.off_record == 0
+    assert step["rollouts"] == {"succeeded": 1} and ledger.trained == ledger.sampled > 0
+
+
+def test_a_single_rollout_for_each_task_is_compared_over_the_batch(tmp_path: Path) -> None:
+    config = config_of_a_program(save_letters(tmp_path / "model"), train_batch_size=8)
+    config["actor_rollout_ref"]["rollout"]["n"] = 1
+    trainer = Trainer(algorithm=VERL(config), threads=1, output_dir=tmp_path, progress=False)
+    ledger = trainer.fit(letters_agent.graded, letter_tasks(8)).ledger
+    assert ledger is not None and ledger.compared == {"rollouts of the batch": 8} and ledger.trained == ledger.sampled
+
+
+def game(task: dict[str, int], llm: LLM) -> list[Triplet]:
+    """Every call is a row, with a reward of its own."""
+    client = OpenAI(base_url=llm.endpoint, api_key="none", max_retries=0)
+
+    def play(turn: int) -> Triplet:
+        said = client.chat.completions.create(
+            model=llm.model, messages=[{"role": "user", "content": LETTERS[turn % len(LETTERS)]}], max_tokens=1,
+            extra_body={"return_token_ids": True},
+        ).model_dump()  # fmt: skip
+        prompt, response = said["prompt_token_ids"], said["choices"][0]["token_ids"]
+        return Triplet(prompt={"token_ids": prompt}, response={"token_ids": response}, reward=float(turn % 3))
+
+    with ThreadPoolExecutor(8) as seats:
+        return list(seats.map(play, range(task["calls"])))
 
 
 def test_the_command_trains_from_words_with_files_of_tasks(tmp_path: Path) -> None:
