@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agentlightning.agent.rewards import emit_reward
     from agentlightning.agent.rollouts import Attempt, Rollout, RolloutConfig
     from agentlightning.agent.task_files import load_tasks
+    from agentlightning.agent.tasks import split
     from agentlightning.agent.triplets import Triplet
     from agentlightning.algorithms.grpo import GRPO
     from agentlightning.compat import tracers as tracer  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -78,6 +79,7 @@ __all__ = [
     "reward",
     "rollout",
     "setup_logging",
+    "split",
 ]
 
 _HOME = {
@@ -114,6 +116,7 @@ _HOME = {
     "reward": "agent.emitters",
     "rollout": "agent.calling",
     "setup_logging": "compat.logging",
+    "split": "agent.tasks",
 }
 """The module, inside the package, that each public name comes from."""
 

@@ -16,13 +16,14 @@ from tests.imports import PACKAGE, ROOT, graph, imports, loads, modules
 
 TORCH = {"torch", "transformers", "safetensors", "peft"}
 ROOMS = (
-    ("nouns",), ("errors",), ("text",), ("logs",), ("spellings",), ("records",), ("settings",), ("agent",), ("tracing",),
-    ("store",), ("templates",), ("engines",), ("gateway",), ("credit",), ("learning",), ("policies",), ("algorithms",),
+    ("nouns",), ("errors",), ("text",), ("logs",), ("scoring",), ("spellings",), ("records",), ("settings",), ("agent",),
+    ("tracing",), ("store",), ("templates",), ("engines",), ("gateway",), ("credit",), ("learning",), ("policies",), ("algorithms",),
     ("runners",), ("views",), ("run",), ("cli",), ("compat",),
 )  # fmt: skip
 """In the order of DESIGN: each imports itself and those before it. The package itself and `__main__` are doors, not rooms."""
 AGENT_SIDE = (
     "agent",
+    "scoring",
     "records",
     "settings",
     "spellings",

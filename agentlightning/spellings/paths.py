@@ -108,7 +108,7 @@ DOORS = {
 """Paths by which programs ask for what is elsewhere here: each is a module that has the names of the other."""
 
 
-ELSEWHERE = {"Algorithm": "algorithms", "Progress": "records.progress", "last_trace": "tracing", "split": "agent.tasks"}
+ELSEWHERE = {"Algorithm": "algorithms", "Progress": "records.progress", "last_trace": "tracing"}
 """Names that are looked for in the package itself, with the module here that has them."""
 
 
