@@ -434,7 +434,8 @@ class Attempt:
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
     """What a runner reports when an attempt ended: either ``rewards`` whose last ``final`` entry counts, or a
-    ``failure``. ``marked`` are the names of the agents that it marked as trainable, in the order of the marks.
+    ``failure``. ``marked`` are the names of the agents that it marked as trainable, in the order of the marks;
+    ``agents`` those that made its calls, by the call's id, where only a span told it.
 
     ``given_calls`` are calls of wire ``given`` with their ``given_nodes``, recorded with the end of the attempt or not
     at all; ``rewards`` may name them. Their indexes follow each other, and those of the attempt's own calls: where
@@ -449,6 +450,7 @@ class AttemptResult:
     marked: tuple[str, ...] = ()
     given_calls: tuple[Call, ...] = ()
     given_nodes: tuple[Node, ...] = ()
+    agents: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class RunStatus(StrEnum):

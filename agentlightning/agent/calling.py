@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 from agentlightning.agent.loading import AgentSource, find_source, import_source, parse_path
 from agentlightning.agent.resources import LLM, NamedResources
 from agentlightning.agent.rollouts import Rollout
+from agentlightning.agent.trained_agents import check_pattern
 from agentlightning.errors import ConfigError
 from agentlightning.nouns import Json, Mode
 
@@ -399,21 +399,6 @@ def _make_class_agent(agent: LitAgent[Any], name: str) -> Agent:
 
 def _trained_agents(agent: LitAgent[Any], name: str) -> str | None:
     return None if agent.trained_agents is None else check_pattern(agent.trained_agents, f"agent {name!r}")
-
-
-def check_pattern(pattern: object, where: str) -> str:
-    """A ``trained_agents`` that an agent sets. Raises ConfigError, which names ``where`` it is set, for what cannot be
-    one."""
-    if not isinstance(pattern, str) or not pattern:
-        raise ConfigError(
-            f"{where}: trained_agents={pattern!r} is no text: expected an agent's name or a regular expression, e.g. "
-            "'planner|critic'"
-        )
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"{where}: trained_agents={pattern!r} is no regular expression: {error}") from error
-    return pattern
 
 
 def _check_callable(obj: object, name: str) -> None:

@@ -28,7 +28,7 @@ from agentlightning.credit import (
     unused_rewards,
 )
 from agentlightning.credit.rewards import final_reward
-from agentlightning.credit.step import informative
+from agentlightning.credit.step import agents_of, informative
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.learning.objective import ObjectiveSettings
 from agentlightning.learning.objectives.policy_gradient import PolicyGradientLoss
@@ -274,8 +274,9 @@ def _nobody_trained(groups: Sequence[Group], trained_agents: str | None) -> str 
     """In words, that none of the calls is of an agent that was chosen to be trained, and whose they are; None where one
     is."""
     attempts = [attempt for group in groups for trace in group.traces for attempt in trace.attempts]
+    agents = agents_of(groups)
     made = [
-        (TrainedAgents(trained_agents, attempt.attempt.marked), call.agent)
+        (TrainedAgents(trained_agents, attempt.attempt.marked).among(agents), call.agent)
         for attempt in attempts
         for call in attempt.calls
         if call.external is None

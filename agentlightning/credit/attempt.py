@@ -45,7 +45,7 @@ def credit_attempt(
     drawn greedily (``greedy``: no distribution to learn from), those of a call that ``worth`` does not name
     (``call_without_reward``) and tokens that were the only possible choice (``forced``, ruling 4).
     """
-    chosen = TrainedAgents(trained_agents, attempt.attempt.marked)
+    chosen = TrainedAgents(trained_agents, attempt.attempt.marked).among(call.agent for call in attempt.calls)
     calls = {call.index: call for call in attempt.calls}
     unwanted = _unwanted_samples(attempt.nodes, attempt.calls)
     targets = {sample.node for call in attempt.calls if call.wire == GIVEN for sample in call.samples}

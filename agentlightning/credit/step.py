@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from agentlightning.agent.trained_agents import as_search
 from agentlightning.credit.attempt import CALL_WITHOUT_REWARD, credit_attempt
 from agentlightning.credit.compare import Pool, Unit, comparisons, episodes, trainable_calls
 from agentlightning.credit.rows import limit_rows
@@ -83,6 +84,7 @@ def credit_step(
 
     Raises ValueError where the rule does not give one advantage for each reward.
     """
+    trained_agents = as_search(trained_agents, agents_of(groups))
     terms = comparisons(groups, settings, trained_agents)
     compared: Counter[str] = Counter()
     parts: list[dict[Unit, float]] = []
@@ -126,7 +128,8 @@ def credit_step(
 
 def informative(group: Group, settings: CreditSettings, trained_agents: str | None) -> bool:
     """Whether anything of a group can be told apart by its rewards."""
-    return any(pool.kind == "trained" for _, pools in comparisons([group], settings, trained_agents) for pool in pools)
+    terms = comparisons([group], settings, as_search(trained_agents, agents_of([group])))
+    return any(pool.kind == "trained" for _, pools in terms for pool in pools)
 
 
 def credit_rows(groups: Sequence[Group], credits: Mapping[str, AttemptCredit], default: str) -> list[CreditRow]:
@@ -141,6 +144,13 @@ def credit_rows(groups: Sequence[Group], credits: Mapping[str, AttemptCredit], d
             part = credit.part({node for node, its in policy_of.items() if its == policy})
             rows.append(CreditRow(policy, attempt.attempt.id, part.encode()))
     return rows
+
+
+def agents_of(groups: Sequence[Group]) -> frozenset[str | None]:
+    """Those whose calls the groups recorded."""
+    return frozenset(
+        call.agent for group in groups for trace in group.traces for attempt in trace.attempts for call in attempt.calls
+    )
 
 
 def _added(

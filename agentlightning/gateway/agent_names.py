@@ -27,6 +27,10 @@ LEARNED = "agent-"
 
 How = Literal["path", "header", "api key", "body", "baggage", "rule", "learned"]
 
+GUESSED: tuple[How, ...] = ("rule", "learned")
+"""Where the request itself names no agent: what the agent's process tells afterwards, from its spans, counts before
+these."""
+
 _SAID = "agent:"
 _BAGGAGE = "gen_ai.agent.name"
 

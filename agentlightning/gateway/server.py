@@ -33,7 +33,7 @@ from aiohttp import web
 
 from agentlightning.agent.resources import LLM
 from agentlightning.errors import AgentLightningError, ConfigError, RewardRefused, StoreError
-from agentlightning.gateway.agent_names import named_by_body, named_by_request
+from agentlightning.gateway.agent_names import GUESSED, named_by_body, named_by_request
 from agentlightning.gateway.call_order import CallOrder
 from agentlightning.gateway.calls import OpenCall
 from agentlightning.gateway.compaction import Compact
@@ -55,6 +55,7 @@ from agentlightning.records.usage import AttemptUsage
 from agentlightning.settings.fields import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.store.base import Store
 from agentlightning.text import clean_name
+from agentlightning.tracing.names import CALL_ID
 
 logger = logging.getLogger("agentlightning.gateway")
 
@@ -411,6 +412,8 @@ class Gateway:
         except CallError as error:
             await session.refuse(wire, error, model=asked.model, agent=agent)
             raise
+        if how in GUESSED:
+            session.usage.unsaid[call.id] = agent
         try:
             if asked.options.stream:
                 return await self._stream(request, session, call, wire.stream(asked, call.id, int(call.received_at)))
@@ -428,7 +431,7 @@ class Gateway:
         try:
             while not await call.settled(self._config.heartbeat):
                 if call.begun:
-                    response = response or await begin(request, JSON)
+                    response = response or await begin(request, _headers(call))
                     await response.write(b" ")
             reply = call.reply()
             await session.calls.acknowledge(call)
@@ -439,7 +442,7 @@ class Gateway:
         session.calls.delivered(call)
         try:
             if response is None:
-                return await send(request, written(reply), 200, JSON)
+                return await send(request, written(reply), 200, _headers(call))
             await response.write(written(reply))
             await response.write_eof()
             return response
@@ -453,7 +456,7 @@ class Gateway:
         """Sends the events. The status line waits for the first of them (or for a heartbeat), so that what fails before
         it is answered properly; after it, a failure drops the connection: a stream that was cut is no reply. A client
         that reads slowly is waited for, and holds nothing up."""
-        headers = {**EVENTS, "Content-Type": events.content_type}
+        headers = {**EVENTS, **_headers(call, events.content_type)}
         response: web.StreamResponse | None = None
         seen, begun = 0, False
         try:
@@ -586,6 +589,11 @@ def _reached_by(host: str) -> str:
     """The host part of a URL for what listens there: an address that means all of them is no address to call."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
+
+
+def _headers(call: OpenCall, content_type: str = JSON["Content-Type"]) -> dict[str, str]:
+    """Of a reply. They say its id, so that an agent's process can tell whose reply it is without reading that."""
+    return {"Content-Type": content_type, CALL_ID: call.id}
 
 
 def _hash(key: str) -> bytes:

@@ -4,11 +4,12 @@ tell it."""
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agentlightning.nouns import Message, Tool
+from agentlightning.text import clean_name
 
 MAX_NOTED = 16
 """Distinct unknown paths, user agents, agents and tools that are listed."""
@@ -115,6 +116,7 @@ class AttemptUsage:
     earlier call and are no calls. ``unserved`` are paths that were asked for in vain, each with what was answered;
     ``agents`` those that made calls, by name. Calls to external models are none of the ``calls``: ``external`` has
     them, by the model's name in the resources. ``trainable``: whether there is a policy that calls could go to.
+    ``unsaid`` are the calls whose request named no agent, by id, with the name that a rule or their content gave.
     """
 
     calls: int = 0
@@ -135,6 +137,7 @@ class AttemptUsage:
     engine: EngineUse = field(default_factory=EngineUse)
     compaction: CompactionUse = field(default_factory=CompactionUse)
     trainable: bool = True
+    unsaid: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def trouble(self) -> str | None:
@@ -150,6 +153,23 @@ class AttemptUsage:
             system = next((message.content for message in messages if message.role == "system"), "")
             seen = SeenAgent(how, system[:MAX_SHOWN], tuple([tool.name for tool in tools[:MAX_NOTED]]))
             self.agents = {**self.agents, name: seen}
+
+    def name_calls(self, told: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+        """The agents of calls by the call's id, of what the agent's process ``told``: a reply's id, a name, and how it
+        came by it. A call whose request named its agent keeps that name, the first that is told of another counts, and
+        what is no call of this attempt is refused."""
+        named: dict[str, str] = {}
+        for reply_id, said, how in told:
+            name = clean_name(said)
+            if reply_id not in self.unsaid or reply_id in named or name is None:
+                continue
+            named[reply_id] = name
+            was = self.agents.get(self.unsaid[reply_id])
+            if name not in self.agents and len(self.agents) < MAX_NOTED:
+                how = f"span ({how})" if how else "span"
+                seen = SeenAgent(how, was.system, was.tools) if was is not None else SeenAgent(how, "", ())
+                self.agents = {**self.agents, name: seen}
+        return named
 
     def note_unserved(self, path: str, answer: str) -> None:
         if len(self.unserved) < MAX_NOTED:

@@ -33,6 +33,7 @@ from agentlightning.nouns import Json, Mode, Rollout, RunRecord, RunStatus, Stat
 from agentlightning.policies import layout_class
 from agentlightning.policies.base import Learning, OpenedPolicy, Surroundings
 from agentlightning.records.steps import StepsOfGroups
+from agentlightning.run.agents_seen import AgentsSeen
 from agentlightning.run.audience import Audience
 from agentlightning.run.checkpoints import Checkpoints
 from agentlightning.run.fingerprints import compare, fingerprint
@@ -79,6 +80,9 @@ _NAMES_AGENTS = "gateway.agents"
 
 IF_ANY = "auto"
 """What `resume` is for going on with the newest unfinished run of the name, and beginning one where there is none."""
+
+AGENTS_BY = "search"
+"""How ``trained_agents`` is matched, recorded with a run."""
 
 NOTHING_YET = range(0)
 """No group: what an earlier process left queued waits until its step is made."""
@@ -186,6 +190,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
         prints = fingerprint(plan.train, plan.val, plan.agent, plan.grader, plan.compact)
         description = {**describe_run(resolved, plan.agent.file), "mode": str(plan.mode), **prints}
         description["asked"] = plan.asked.to_json() if plan.asked is not None else None
+        description["agents_by"] = AGENTS_BY
         record, notes = await _record(plan, store, output, description, resumed)
         folder = make_folder(Path(record.folder))
         closing.enter_context(RunLock(folder, record.id))  # before its row says that it runs
@@ -263,7 +268,9 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
             record, folder, store, progress, ports, rollouts, journal, stop, pool,
             template=None if policy is None else policy.served.template, resumed=resumed is not None, reports=[],
         )  # fmt: skip
-        desk.on_attempt = run.reports.append if plan.mode is Mode.DEV else None
+        desk.on_attempt = (
+            run.reports.append if plan.mode is Mode.DEV else AgentsSeen(config.trained_agents, progress.message)
+        )
         yield run
 
 
@@ -361,12 +368,25 @@ async def _record(
     if resumed is not None:
         _same_settings(resumed, description)
         notes = compare(resumed.id, resumed.config, plan.train, plan.val, description)
+        notes += _other_meaning(resumed)
         await _same_external(store, resumed.id, NamedResources(plan.resources))
         return replace(resumed, folder=str(folder_of(resumed, output) or output / resumed.id)), notes
     run_id = f"{plan.config.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     return RunRecord(
         run_id, plan.config.name, str(output / run_id), RunStatus.RUNNING, dict(description), time.time()
     ), []
+
+
+def _other_meaning(resumed: RunRecord) -> list[str]:
+    """What is said of a run that chose its agents when a pattern had to match whole names."""
+    pattern = resumed.config["config"].get("trained_agents")
+    if pattern is None or resumed.config.get("agents_by") == AGENTS_BY:
+        return []
+    return [
+        f"run {resumed.id} was begun by a version in which trained_agents={pattern!r} had to match whole names of "
+        "agents; now it is searched in them where no agent has that very name, so further steps may train more agents; "
+        f"trained_agents='^({pattern})$' in a new run means what it meant"
+    ]
 
 
 async def _take_up(store: Store, record: RunRecord, *, resumed: bool) -> None:

@@ -36,28 +36,35 @@ from agentlightning.runners.execution import (
 from agentlightning.runners.frames import frame, write_all
 from agentlightning.runners.inspection import EnvironmentReads, find_clients, heavy_modules, user_modules
 from agentlightning.runners.proxies import proxies_in
+from agentlightning.runners.said import mark_message, name_message
 from agentlightning.runners.source_code import caches, fixed_settings
+from agentlightning.tracing.instruments import instrument
+from agentlightning.tracing.names import CallNames, listen_everywhere
 
 
 def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
     """Carries out an order, ``probe``, ``run``, ``grade`` or ``compact``, writes its result as one frame to
     ``result_fd``, and returns when user code has had its say at exit.
 
-    Before the result come frames of agents that were marked as trainable, so that they are known also where the process
-    is killed. A grader, or what shortens histories, is asked through ``requests_fd`` until that is closed, and has no
+    Before the result come frames of what it says of its agents (said.py), so that it is known also where the process is
+    killed. A grader, or what shortens histories, is asked through ``requests_fd`` until that is closed, and has no
     other result than its answers.
     """
     streams = _own_streams()
     sys.argv = order.get("argv") or [order["source"]["file"] or order["source"]["module"]]
     source = AgentSource(**order["source"])
     settle_environment(order["env"])
-    own = os.getpid()
+    own, writing = os.getpid(), threading.Lock()
+
+    def write(message: Json) -> None:
+        with writing:  # threads of the agent's say something too, and a frame is written whole
+            write_all(result_fd, frame(message))
 
     def send(message: Json) -> None:
         if os.getpid() != own:  # user code forked, and this copy came back out of the agent: it must not answer for it
             os._exit(0)
         _flush(*streams)  # those that a user put in their place may do anything, so they come after the result
-        write_all(result_fd, frame(message))
+        write(message)
 
     if order["op"] == "probe":
         send(probe(source))
@@ -78,7 +85,7 @@ def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
         order,
         assignment,
         lambda result: send(result_to_json(result)),
-        lambda message: write_all(result_fd, frame({"message": message})),
+        _Frames(lambda message: write({"message": message})),
     )
     if assignment.mode is Mode.DEV:
         _let_threads_end(LEFTOVERS)
@@ -87,6 +94,22 @@ def work(order: Mapping[str, Json], result_fd: int, *requests_fd: int) -> None:
     except BaseException:  # noqa: BLE001  # the result stands; what a user's exit function raised has been printed
         _flush(*streams)
     _flush(sys.stdout, sys.stderr, *streams)
+
+
+class _Frames:
+    """What the agent says of its agents, and notes, each as a message of its own."""
+
+    def __init__(self, send: Callable[[Json], None]) -> None:
+        self._send = send
+
+    def mark(self, name: str, /) -> None:
+        self._send(mark_message(name))
+
+    def name(self, reply_id: str, name: str, how: str, /) -> None:
+        self._send(name_message(reply_id, name, how))
+
+    def note(self, text: str, /) -> None:
+        self._send({"note": text[:2000]})
 
 
 def _flush(*streams: Any) -> None:
@@ -110,15 +133,17 @@ def run(
     order: Mapping[str, Json],
     assignment: Assignment,
     deliver: Callable[[AgentResult], None],
-    tell: Callable[[Json], None],
+    frames: _Frames,
 ) -> None:
-    """Imports the agent and what goes along with it, and calls it. What they draw follows from the rollout's seed.
-    ``tell`` is told the names of agents that are marked as trainable, and notes."""
+    """Imports the agent and what goes along with it, and calls it. What they draw follows from the rollout's seed."""
+    names = CallNames(frames.name)
+    listen_everywhere(names)
+    instrument()
     seed_everything(assignment.seed)
     try:
         agent = make_agent(import_source(source), order["name"])
         companions = Companions.from_json(order["companions"]) if order.get("companions") else None
-        company = Company(companions, lambda text: tell({"note": text[:2000]}), order.get("worker", 0), apart=True)
+        company = Company(companions, frames.note, order.get("worker", 0), apart=True)
         company.begin()
         seed_everything(assignment.seed)  # again, for the libraries that are there only now
     except ConfigError as error:
@@ -128,13 +153,19 @@ def run(
     except BaseException as error:  # noqa: BLE001  # KeyboardInterrupt raised by an import
         deliver(failure_of(error))
         return
-    execute(agent, assignment, deliver, tell, company=company)
+
+    def end(result: AgentResult) -> None:
+        names.close()
+        deliver(result)
+
+    execute(agent, assignment, end, frames.mark, company=company)
     company.end()
 
 
 def probe(source: AgentSource) -> dict[str, Json]:
     """Imports the agent and says what was found: ``error`` and ``traceback``, or its modes, parameters, clients,
     environment reads and modules."""
+    instrument()  # what an attempt loads for it is loaded ahead then
     before = set(sys.modules)
     with EnvironmentReads(source) as reads:
         try:

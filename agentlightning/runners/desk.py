@@ -6,11 +6,11 @@ times of a clock, for the two sides may be different machines. ``local_desk`` im
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from agentlightning.runners.assignment import Assignment
 from agentlightning.runners.execution import AgentResult
+from agentlightning.runners.said import Said
 
 
 class Desk(Protocol):
@@ -28,12 +28,12 @@ class Desk(Protocol):
         """Renews the lease of an attempt. False when it is no longer the runner's: cancelled, expired or ended."""
         ...
 
-    async def report(self, attempt_id: str, result: AgentResult | None, marked: Sequence[str] = ()) -> None:
+    async def report(self, attempt_id: str, result: AgentResult | None, said: Said | None = None) -> None:
         """Says what came of the agent, once it runs no more: closes the endpoint, has the output graded where that is
         needed, and decides and records what it means for the attempt.
 
         None: the agent was stopped. Then, and where the lease was lost meanwhile, nothing is recorded of the agent; an
-        attempt that is still the runner's is queued again. ``marked`` are the agents that it marked as trainable.
+        attempt that is still the runner's is queued again. ``said`` is what it said of its agents.
         """
         ...
 

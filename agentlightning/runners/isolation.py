@@ -9,12 +9,13 @@ from typing import Protocol
 
 from agentlightning.agent.calling import AgentSpec
 from agentlightning.records.probe import AgentProbe
-from agentlightning.runners.assignment import Assignment, MarkTrainable
+from agentlightning.runners.assignment import Assignment
 from agentlightning.runners.check import new_launcher
 from agentlightning.runners.companions import Companions, Once, Say
 from agentlightning.runners.execution import AgentResult
 from agentlightning.runners.output_log import Log
 from agentlightning.runners.process import Launcher, ProcessIsolation
+from agentlightning.runners.said import Said
 from agentlightning.runners.thread import ThreadIsolation
 
 logger = logging.getLogger("agentlightning.runners")
@@ -29,11 +30,9 @@ class Isolation(Protocol):
     @property
     def abandoned(self) -> int: ...
     async def start(self) -> None: ...
-    async def run(
-        self, assignment: Assignment, log: Log, mark: MarkTrainable, *, stop: asyncio.Event
-    ) -> AgentResult | None:
-        """Runs one attempt for at most the seconds it has left. None when ``stop`` was set before it ended. ``mark``
-        may be called from any thread."""
+    async def run(self, assignment: Assignment, log: Log, said: Said, *, stop: asyncio.Event) -> AgentResult | None:
+        """Runs one attempt for at most the seconds it has left. None when ``stop`` was set before it ended. ``said``
+        is told what the agent says of its agents, from any thread."""
         ...
 
     async def settle(self) -> None:

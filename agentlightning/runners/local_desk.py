@@ -41,6 +41,7 @@ from agentlightning.runners.output_log import OutputLog
 from agentlightning.runners.pool import RunnerPool
 from agentlightning.runners.process import Launcher
 from agentlightning.runners.report import Facts, decide_outcome, needs_grader
+from agentlightning.runners.said import Said
 from agentlightning.settings.fields import EvaluationConfig, RunnerConfig, SamplingConfig
 
 if TYPE_CHECKING:
@@ -246,19 +247,21 @@ class LocalDesk:
         if (attempt := self._open.get(attempt_id)) is not None:
             attempt.log.write(data)
 
-    async def report(self, attempt_id: str, result: AgentResult | None, marked: Sequence[str] = ()) -> None:
+    async def report(self, attempt_id: str, result: AgentResult | None, said: Said | None = None) -> None:
         attempt = self._open.get(attempt_id)
         if attempt is None:
             return  # it was reported before
         try:
             usage = await self._gateway.end(attempt_id)
             result, given = await self._match(attempt, result)
+            marked = () if said is None else tuple(said.marked)
+            agents = {} if said is None else usage.name_calls(said.named)
             graded = await self._grade(attempt, result, usage)
             with suppress(LeaseLost):  # cancelled or expired meanwhile: what ended it has been recorded
                 if result is None or self._is_stopped(attempt):
-                    await self._give_back(attempt, marked)
+                    await self._give_back(attempt, marked, agents)
                 else:
-                    await self._record(attempt, Facts(result, usage, (), graded, marked, given))
+                    await self._record(attempt, Facts(result, usage, (), graded, marked, given), agents)
         finally:
             attempt.log.close()
             self._open.pop(attempt_id, None)
@@ -341,7 +344,8 @@ class LocalDesk:
             return unknown_token(result.triplets, strange), None
         return result, matched
 
-    async def _record(self, attempt: _Open, facts: Facts) -> None:
+    async def _record(self, attempt: _Open, facts: Facts, agents: Mapping[str, str]) -> None:
+        """``facts`` without what was emitted; ``agents`` made calls, by the call's id."""
         rewards = await self._store.rewards(attempt.rollout.id)
         emitted = [reward for reward in rewards if reward.attempt_id == attempt.attempt.id]
         outcome = decide_outcome(
@@ -351,9 +355,11 @@ class LocalDesk:
             failure_reward=self.config.failure_reward,
             now=time.time(),
         )
+        outcome = replace(outcome, agents=agents)
         retried = outcome.failure is not None and attempt.attempt.number < self.config.max_attempts
         if outcome.failure is not None and retried:
-            ended = await self._store.retry(attempt.attempt.id, outcome.failure, marked=outcome.marked)
+            failure, marked = outcome.failure, outcome.marked
+            ended = await self._store.retry(attempt.attempt.id, failure, marked=marked, agents=agents)
         else:
             ended = await self._store.finish(attempt.attempt.id, outcome)
         if self.on_attempt is not None:
@@ -364,11 +370,11 @@ class LocalDesk:
             if inspect.isawaitable(said):
                 await said
 
-    async def _give_back(self, attempt: _Open, marked: Sequence[str]) -> None:
+    async def _give_back(self, attempt: _Open, marked: Sequence[str], agents: Mapping[str, str]) -> None:
         """Queues the rollout of an attempt that was stopped again. Raises LeaseLost where something else ended it."""
         why = "the run was closed" if self._leases.closed else "its runner was stopped"
         failure = Failure(Reason.CANCELLED, f"{why} while it was running")
-        await self._store.retry(attempt.attempt.id, failure, marked=marked)
+        await self._store.retry(attempt.attempt.id, failure, marked=marked, agents=agents)
 
     def _sampling_of(self, mode: Mode) -> SamplingConfig | EvaluationConfig:
         found = self._sampling.get(mode) or (self._sampling.get(Mode.TRAIN) if mode is Mode.DEV else None)

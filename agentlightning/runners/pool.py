@@ -17,6 +17,7 @@ from agentlightning.runners.assignment import Assignment
 from agentlightning.runners.desk import Desk
 from agentlightning.runners.execution import AgentResult, or_failure
 from agentlightning.runners.isolation import Isolation
+from agentlightning.runners.said import Said
 
 HEARTBEAT = 2.0
 """Seconds, at most, between renewals of a lease, and until a cancelled attempt is noticed."""
@@ -102,15 +103,15 @@ class RunnerPool:
     async def _attend(self, assignment: Assignment) -> None:
         stop = self._held[assignment.attempt_id]
         beating = asyncio.create_task(self._guard(partial(self._beat, assignment, stop)))
-        marked: list[str] = []
+        said = Said()
         result: AgentResult | None = None
         try:
             log = _LogOf(self._desk, assignment.attempt_id)
-            result = await or_failure(self.isolation.run(assignment, log, marked.append, stop=stop))
+            result = await or_failure(self.isolation.run(assignment, log, said, stop=stop))
         except Exception as error:  # noqa: BLE001  # as above: kept first, so that nothing more is leased
             self._die(error)
         try:
-            await self._desk.report(assignment.attempt_id, None if stop.is_set() else result, marked)
+            await self._desk.report(assignment.attempt_id, None if stop.is_set() else result, said)
         finally:
             beating.cancel()
             del self._held[assignment.attempt_id]

@@ -25,12 +25,13 @@ from typing import Any, Protocol
 from agentlightning.agent.loading import AgentSource
 from agentlightning.errors import AgentLightningError
 from agentlightning.nouns import Failure, Json, Reason
-from agentlightning.runners.assignment import Assignment, MarkTrainable
+from agentlightning.runners.assignment import Assignment
 from agentlightning.runners.companions import Companions, Say
 from agentlightning.runners.environment import absolute_path, inherited_environment
 from agentlightning.runners.execution import AgentResult, result_from_json
 from agentlightning.runners.frames import Frames, frame
 from agentlightning.runners.output_log import Log
+from agentlightning.runners.said import Said
 from agentlightning.text import one_line
 
 _logger = logging.getLogger("agentlightning")
@@ -63,8 +64,7 @@ class Child(Protocol):
 
 
 OnMessage = Callable[[Any], None]
-"""Is given what a process sends beside its result: the names of agents that it marks and notes, or a grader's
-answers."""
+"""Is given what a process sends beside its result: what it says of its agents and notes, or a grader's answers."""
 
 
 class Launcher(Protocol):
@@ -125,19 +125,17 @@ class ProcessIsolation:
         """Until the processes of ended attempts have ended too."""
         await asyncio.gather(*self._lingering, return_exceptions=True)
 
-    async def run(
-        self, assignment: Assignment, log: Log, mark: MarkTrainable, *, stop: asyncio.Event
-    ) -> AgentResult | None:
-        """See `Isolation.run`. ``mark`` is called on this loop."""
+    async def run(self, assignment: Assignment, log: Log, said: Said, *, stop: asyncio.Event) -> AgentResult | None:
+        """See `Isolation.run`. ``said`` is told on this loop."""
         worker = next(number for number in itertools.count() if number not in self._workers)
         self._workers.add(worker)
         try:
-            return await self._run(assignment, log, mark, worker, stop=stop)
+            return await self._run(assignment, log, said, worker, stop=stop)
         finally:
             self._workers.discard(worker)
 
     async def _run(
-        self, assignment: Assignment, log: Log, mark: MarkTrainable, worker: int, *, stop: asyncio.Event
+        self, assignment: Assignment, log: Log, said: Said, worker: int, *, stop: asyncio.Event
     ) -> AgentResult | None:
         deadline = assignment.seconds_left
 
@@ -145,10 +143,8 @@ class ProcessIsolation:
             match message:
                 case {"note": str(text)}:
                     self._say(one_line(text[:2000]))
-                case str(name):
-                    mark(name)
                 case _:
-                    raise ValueError(f"no message of an agent's process: {message!r:.100}")
+                    said.hear(message)
 
         order = {
             "op": "run",

@@ -28,12 +28,15 @@ from agentlightning.agent.calling import Agent
 from agentlightning.agent.rewards import current_endpoint
 from agentlightning.errors import AgentLightningError
 from agentlightning.nouns import Failure, Reason
-from agentlightning.runners.assignment import Assignment, MarkTrainable
+from agentlightning.runners.assignment import Assignment
 from agentlightning.runners.companions import Companions, Company, Say
 from agentlightning.runners.event_loops import AgentCoroutine, AgentLoops, attempt_log, end_if_forked, quieten
 from agentlightning.runners.execution import LEFTOVERS, AgentResult, execute
 from agentlightning.runners.output_log import Log
 from agentlightning.runners.proxies import bypass
+from agentlightning.runners.said import Said
+from agentlightning.tracing.instruments import instrument
+from agentlightning.tracing.names import CallNames, listen_here
 
 logger = logging.getLogger("agentlightning.runners")
 
@@ -68,6 +71,7 @@ class ThreadIsolation:
 
     async def start(self) -> None:
         self._before = set(threading.enumerate())
+        instrument()
         redirect.enter()
         bypass.enter(self._url)
         quieten()
@@ -100,28 +104,30 @@ class ThreadIsolation:
         done = await in_thread(call, name="agent-tracer", deadline=COMPANY_TIMEOUT, stop=asyncio.Event())
         return done is True
 
-    async def run(
-        self, assignment: Assignment, log: Log, mark: MarkTrainable, *, stop: asyncio.Event
-    ) -> AgentResult | None:
-        """See `Isolation.run`. ``mark`` is called from the agent's threads."""
+    async def run(self, assignment: Assignment, log: Log, said: Said, *, stop: asyncio.Event) -> AgentResult | None:
+        """See `Isolation.run`. ``said`` is told from the agent's threads."""
         deadline = assignment.seconds_left
         running = _Running()
+        names = CallNames(said.name)
         redirect.streams()
 
         def call(deliver: Callable[[AgentResult], None]) -> None:
             current_endpoint.set(assignment.endpoint.root_url)
             prints_go_to(log)
+            listen_here(names)
 
             def end(result: AgentResult) -> None:
+                names.close()
                 redirect.streams()  # for whatever runs now, where the agent deleted them
                 deliver(result)
 
             wait_for = partial(self._loops.wait_for, hold=running.hold)
-            execute(self._agent, assignment, end, mark, wait_for, self._company)
+            execute(self._agent, assignment, end, said.mark, wait_for, self._company)
             running.close()
 
         name = f"agent-{assignment.attempt_id}"
         result = await in_thread(call, name=name, deadline=deadline, stop=stop, threads=self._left, began=running.began)
+        names.close()
         if result is not None:
             return result
         where = await self._loops.revive(running.cancel())

@@ -301,8 +301,9 @@ class RunConfig(Settings):
     layout: str = "shared"
     """Where a policy samples and learns. `shared`: in this process, on the same weights."""
     trained_agents: str | None = None
-    """A name, or a regular expression for whole names: only calls of these agents are trained, those of the others are
-    masked as `other_agent`. None: what the agent's own code says, `LitAgent(trained_agents=...)`, else all."""
+    """An agent's name, or, where no agent has that very name, a regular expression that is searched in names: only
+    calls of these agents are trained, those of the others are masked as `other_agent`. None: what the agent's own code
+    says, `LitAgent(trained_agents=...)`, else all."""
     quorum: float = Field(default=1.0, gt=0, le=1)
     """The share of a group that has to finish before `group_deadline` lets it go on without the rest."""
     group_deadline: float = Field(default=900.0, gt=0)

@@ -118,27 +118,37 @@ class Store(Protocol):
         ...
 
     async def score(
-        self, attempt_id: str, *, seconds: float, output: Json = None, marked: Sequence[str] = ()
+        self,
+        attempt_id: str,
+        *,
+        seconds: float,
+        output: Json = None,
+        marked: Sequence[str] = (),
+        agents: Mapping[str, str] = {},
     ) -> Rollout:
         """Has a running attempt wait for its grader, for at most ``seconds``, with what its agent returned: attempt and
         rollout become ``scoring``, and no lease is held or renewed any more. ``finish`` ends it, or ``retry``.
+        ``agents`` as in AttemptResult.
 
         Doing so a second time changes nothing. Raises LeaseLost when the attempt was ended by something else.
         """
         ...
 
     async def finish(self, attempt_id: str, result: AttemptResult) -> Rollout:
-        """Ends the attempt, records the calls that were given with their nodes, appends ``result.rewards`` and ends its
-        rollout, in one transaction. Raises StoreError for a given call or node that cannot be recorded.
+        """Ends the attempt, names the agents of its calls (those of others are left alone), records the calls that were
+        given with their nodes, appends ``result.rewards`` and ends its rollout, in one transaction. Raises StoreError
+        for a given call or node that cannot be recorded.
 
         Reporting the same attempt a second time changes nothing. Raises LeaseLost when the attempt was ended by
         something else.
         """
         ...
 
-    async def retry(self, attempt_id: str, failure: Failure, *, marked: Sequence[str] = ()) -> Rollout:
-        """Ends the attempt as failed and queues its rollout again; ``marked`` as in AttemptResult. Raises LeaseLost as
-        ``finish`` does."""
+    async def retry(
+        self, attempt_id: str, failure: Failure, *, marked: Sequence[str] = (), agents: Mapping[str, str] = {}
+    ) -> Rollout:
+        """Ends the attempt as failed and queues its rollout again; ``marked`` and ``agents`` as in AttemptResult.
+        Raises LeaseLost as ``finish`` does."""
         ...
 
     async def expire(self, *, now: float | None = None, max_attempts: int = 1) -> list[Attempt]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import orjson
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from agentlightning.errors import RewardRefused, StoreError
@@ -82,6 +82,15 @@ def set_agent(connection: Connection, call_id: str, agent: str) -> None:
     if known is None:
         raise StoreError(f"there is no call {call_id}")
     raise StoreError(f"call {call_id} is agent {known[0]!r}'s already and cannot become {agent!r}'s")
+
+
+def set_agents(connection: Connection, attempt_id: str, agents: Mapping[str, str]) -> None:
+    """Sets the agents' names of an attempt's own calls, by the call's id. What is no call of this attempt, and a call
+    whose agent was set before, is left alone."""
+    own = (calls.c.id == bindparam("of_call")) & (calls.c.attempt_id == attempt_id) & calls.c.agent_set.is_(None)
+    named = update(calls).where(own).values(agent_set=bindparam("to"))
+    if agents:
+        connection.execute(named, [{"of_call": call_id, "to": agent} for call_id, agent in agents.items()])
 
 
 def add_reward(connection: Connection, reward: Params) -> None:

@@ -7,7 +7,7 @@ holds the database's only write lock from its start.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -15,7 +15,7 @@ from sqlalchemy import Column, ColumnElement, Connection, RowMapping, func, inse
 
 from agentlightning.errors import LeaseLost, StoreError
 from agentlightning.nouns import Attempt, Failure, Mode, Reason, Rollout, Status
-from agentlightning.store.calls import Given, add_given, add_rewards
+from agentlightning.store.calls import Given, add_given, add_rewards, set_agents
 from agentlightning.store.dialect import among, upsert
 from agentlightning.store.rows import Params, failed_params, failure_params, to_attempt, to_rollout
 from agentlightning.store.runs import require_run
@@ -109,11 +109,13 @@ def renew(connection: Connection, attempt_id: str, lease_until: float) -> bool:
     return connection.execute(alive.values(lease_until=lease_until)).rowcount == 1
 
 
-def score(connection: Connection, attempt_id: str, result: Params, until: float) -> Rollout:
-    """Has a running attempt and its rollout wait for a grader. Again for one that waits already changes nothing."""
+def score(connection: Connection, attempt_id: str, result: Params, until: float, agents: Mapping[str, str]) -> Rollout:
+    """Has a running attempt and its rollout wait for a grader, with the ``agents`` that made its calls. Again for one
+    that waits already changes nothing."""
     values = {**result, "status": Status.SCORING.value, "score_until": until}
     waits = update(attempts).where(attempts.c.id == attempt_id, RUNNING)
     if connection.execute(waits.values(values)).rowcount == 1:
+        set_agents(connection, attempt_id, agents)
         return _set_rollout(connection, _rollout_of(connection, attempt_id), {"status": Status.SCORING.value})
     row = connection.execute(select(attempts).where(attempts.c.id == attempt_id)).mappings().one_or_none()
     if row is None:
@@ -129,9 +131,11 @@ def finish(
     result: Params,
     reward_rows: Sequence[Params],
     now: float,
+    agents: Mapping[str, str] = {},
     given: Given = ((), ()),
 ) -> Rollout:
-    """Ends the attempt and its rollout alike, records what was given with it, and appends the rewards."""
+    """Ends the attempt and its rollout alike, names the ``agents`` that made its calls, records what was given with it,
+    and appends the rewards."""
     kept = {name for name in ("output", "marked") if result[name] is None}  # what was said before it was scored
     ended = {name: value for name, value in result.items() if name != "reward" and name not in kept}
     repeated = _end(connection, attempt_id, EndedBy.FINISH, ended, now)
@@ -144,16 +148,20 @@ def finish(
                 f"a reward of attempt {row['attempt_id']} was reported with attempt {attempt_id} of rollout "
                 f"{rollout_id}"
             )
+    set_agents(connection, attempt_id, agents)
     add_given(connection, attempt_id, *given)
     add_rewards(connection, reward_rows)
     of_rollout = {name: value for name, value in result.items() if name not in ("output", "marked")}
     return _set_rollout(connection, rollout_id, {"ended_at": now, **of_rollout})
 
 
-def retry(connection: Connection, attempt_id: str, result: Params, now: float) -> Rollout:
-    """Ends the attempt as ``result`` says and queues its rollout again."""
+def retry(connection: Connection, attempt_id: str, result: Params, now: float, agents: Mapping[str, str]) -> Rollout:
+    """Ends the attempt as ``result`` says, names the ``agents`` that made its calls, and queues its rollout again."""
     repeated = _end(connection, attempt_id, EndedBy.RETRY, result, now)
-    return repeated or _requeue(connection, _rollout_of(connection, attempt_id))
+    if repeated is not None:
+        return repeated
+    set_agents(connection, attempt_id, agents)
+    return _requeue(connection, _rollout_of(connection, attempt_id))
 
 
 def expire(connection: Connection, now: float, max_attempts: int) -> list[Attempt]:

@@ -160,10 +160,16 @@ class SqlStore(ABC):
         return await self._write(lambda c: leases.renew(c, attempt_id, time.time() + seconds))
 
     async def score(
-        self, attempt_id: str, *, seconds: float, output: Json = None, marked: Sequence[str] = ()
+        self,
+        attempt_id: str,
+        *,
+        seconds: float,
+        output: Json = None,
+        marked: Sequence[str] = (),
+        agents: Mapping[str, str] = {},
     ) -> Rollout:
         row = {"output": output_json(attempt_id, output), "marked": marked_json(attempt_id, marked)}
-        return await self._write(lambda c: leases.score(c, attempt_id, row, time.time() + seconds))
+        return await self._write(lambda c: leases.score(c, attempt_id, row, time.time() + seconds, agents))
 
     async def finish(self, attempt_id: str, result: AttemptResult) -> Rollout:
         row = result_params(attempt_id, result)
@@ -174,13 +180,15 @@ class SqlStore(ABC):
             [node_params(attempt_id, node) for node in result.given_nodes],
         )
         return await self._write(
-            lambda c: leases.finish(c, attempt_id, row, rewards, now, given),
+            lambda c: leases.finish(c, attempt_id, row, rewards, now, result.agents, given),
             lambda rollout: self._finals.publish([rollout.id]),
         )
 
-    async def retry(self, attempt_id: str, failure: Failure, *, marked: Sequence[str] = ()) -> Rollout:
+    async def retry(
+        self, attempt_id: str, failure: Failure, *, marked: Sequence[str] = (), agents: Mapping[str, str] = {}
+    ) -> Rollout:
         ended = {**failed_params(failure), "marked": marked_json(attempt_id, marked)}
-        return await self._write(lambda c: leases.retry(c, attempt_id, ended, time.time()))
+        return await self._write(lambda c: leases.retry(c, attempt_id, ended, time.time(), agents))
 
     async def expire(self, *, now: float | None = None, max_attempts: int = 1) -> list[Attempt]:
         at = time.time() if now is None else now

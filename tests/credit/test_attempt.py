@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentlightning.agent.trained_agents import as_search
 from agentlightning.credit import TrainedAgents, credit_attempt, together, train_tree
 from agentlightning.nouns import Call, CallStatus, KeptIds, Node
 from agentlightning.records.credit import AttemptCredit
@@ -151,8 +152,24 @@ def test_a_mark_trains_an_agent_besides_those_that_the_run_chose_and_leaves_out_
 
 def test_a_name_may_be_chosen_as_it_is_also_where_it_reads_as_another_pattern():
     assert TrainedAgents("planner (v2)").trains("planner (v2)") and TrainedAgents("planner (v2)").trains("planner v2")
-    assert not TrainedAgents("planner").trains("planner 2") and not TrainedAgents("planner").trains(None)
+    assert not TrainedAgents("planner").trains(None)
     assert TrainedAgents().trains(None) and TrainedAgents().everyone and not TrainedAgents(marked=("a",)).everyone
+
+
+def test_a_name_that_an_agent_has_is_that_agent_alone_and_any_other_pattern_is_searched():
+    calls = [replace(TWO_CALLS[0], agent="write_query"), replace(TWO_CALLS[1], agent="rewrite_query")]
+    both = credit(TWO_TURNS, calls, 1.0, trained_agents="write")
+    assert (both.trained, both.masked) == (6, {})
+    calls[0] = replace(calls[0], agent="write")
+    alone = credit(TWO_TURNS, calls, 1.0, trained_agents="write")
+    assert (alone.trained, alone.masked) == (4, {"other_agent": 2})
+    named = TrainedAgents("write").among(["write", "rewrite"])
+    assert named.trains("write") and not named.trains("rewrite")
+    assert TrainedAgents("write").among(["rewrite", None]).trains("rewrite")
+    met = {"write", "rewrite_query"}
+    elsewhere = credit(TWO_TURNS, [calls[1]] * 2, 1.0, trained_agents=as_search("write", met))
+    assert elsewhere.trained == 0, "another attempt has the agent of that name"
+    assert as_search("writ", met) == "writ" and as_search(None, met) is None
 
 
 @given(
@@ -164,7 +181,7 @@ def test_the_ledger_adds_up_whichever_agents_are_chosen(agents: list[str], patte
     """Invariant 3."""
     calls = [replace(one, agent=agent) for one, agent in zip(TWO_CALLS, agents, strict=True)]
     credited = credit(TWO_TURNS, calls, 1.0, trained_agents=pattern, marked=marked)
-    chosen = TrainedAgents(pattern, tuple(marked))
+    chosen = TrainedAgents(pattern, tuple(marked)).among(agents)
     assert credited.sampled == 6 == credited.trained + sum(credited.masked.values())
     assert credited.trained == sum(tokens for tokens, agent in zip((4, 2), agents, strict=True) if chosen.trains(agent))
 

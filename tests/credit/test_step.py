@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,8 +14,9 @@ from agentlightning.credit.advantages import group_advantages, whitened
 from agentlightning.credit.step import Advantage
 from agentlightning.nouns import Reason, Status
 from agentlightning.records.credit import AttemptCredit, join
+from agentlightning.records.traces import AttemptTrace
 
-from .traces import TWO_TURNS, attempt, call, cut_into, group, trace
+from .traces import TWO_CALLS, TWO_TURNS, attempt, call, cut_into, group, trace
 
 
 class Less:
@@ -146,3 +148,15 @@ def test_what_is_stored_of_a_step_is_the_credit_of_every_attempt_by_the_policy_t
     assert [[node.node for node in part.nodes] for part in parts] == [[1, 3], [1], [3], [1, 3]]
     assert join(parts[1:3]) == credits["a"] and parts[0] == credits["a-1"]
     assert sum(part.trained for part in parts) == sum(credit.trained for credit in credits.values())
+
+
+def test_a_name_that_an_agent_of_any_group_has_is_that_agent_alone_in_all_of_them():
+    def named(id: str, *agents: str) -> AttemptTrace:
+        return attempt(calls=[replace(one, agent=agent) for one, agent in zip(TWO_CALLS, agents, strict=True)], id=id)
+
+    first = group(trace("a", 1.0, named("a-1", "rewrite", "x")), trace("b", 0.0, named("b-1", "rewrite", "x")))
+    other = group(trace("c", 1.0, named("c-1", "write", "x")), trace("d", 0.0, named("d-1", "write", "x")))
+    searched = credit_step([first], Less(), "write")
+    assert searched.attempts["a-1"].trained == 4 and searched.attempts["a-1"].masked == {"other_agent": 2}
+    both = credit_step([first, other], Less(), "write")
+    assert [both.attempts[id].trained for id in ("a-1", "b-1", "c-1", "d-1")] == [0, 0, 4, 4]

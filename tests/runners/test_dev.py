@@ -500,7 +500,7 @@ def test_a_choice_of_agents_that_no_call_is_of_blocks() -> None:
         "blocks",
         "calls came from writer, critic",
     ) and "trained_agents='planner'" in finding.title
-    assert find([item], made, trained_agents="wri.*") == []
+    assert find([item], made, trained_agents="wri") == []
 
 
 def marking(item, *names):
@@ -536,6 +536,11 @@ def test_the_report_says_of_each_agent_whether_it_would_be_trained() -> None:
     assert "  planner (known by its path): 2 calls in 2 rollouts, trained\n" in text
     assert "  critic (known by its path): 2 calls in 2 rollouts, trained in 1 of 2\n" in text
     assert "  writer (known by its path): 2 calls in 2 rollouts, not trained\n" in text
+    assert "  trained_agents='plan.*' is searched in their names, and finds planner\n" in text
+    assert "  trained_agents='er' is searched in their names, and finds planner, writer\n" in said(trained_agents="er")
+    assert "  trained_agents='x' is searched in their names, and finds none\n" in said(trained_agents="x")
+    whole = said(trained_agents="planner")
+    assert "  trained_agents='planner' is an agent's name, so it means that one\n" in whole
     assert "writer (known by its path): 2 calls in 2 rollouts, trained in 1 of 2" in said(), (
         "the second rollout chose nobody: it trains all"
     )

@@ -447,3 +447,31 @@ async def test_a_result_keeps_its_failure_and_its_reward(store: Store) -> None:
     assert ended is not None and (ended.status, ended.failure, ended.output) == (Status.FAILED, kept, {"text": "x"})
     assert await store.attempts(attempt.rollout_id) == [ended]
     assert await store.get_attempt("nobody") is None
+
+
+async def test_the_agents_that_a_report_names_are_set_with_the_end_of_the_attempt(store: Store) -> None:
+    first, other = await make.leased(store, 2)
+    calls = [make.call(first.id, index) for index in range(3)]
+    for index, call in enumerate(calls):
+        await store.record(replace(call, agent="learned", samples=()), make.turn(index))
+    await store.record(replace(make.call(other.id), agent="stranger"), make.turn())
+    await store.set_agent(calls[1].id, "critic")
+    said = {calls[0].id: "planner", calls[1].id: "planner", f"{other.id}/0": "planner", "nobody": "planner"}
+    await store.finish(first.id, AttemptResult(Status.SUCCEEDED, 1.0, agents=said))
+    assert [call.agent for call in await store.calls(first.id)] == ["planner", "critic", "learned"]
+    assert [call.agent for call in await store.calls(other.id)] == ["stranger"]
+    again = AttemptResult(Status.SUCCEEDED, 1.0, agents={calls[2].id: "planner"})
+    await store.finish(first.id, again)  # a repeated report changes nothing
+    assert (await store.calls(first.id))[2].agent == "learned"
+
+
+@pytest.mark.parametrize("how", ["retry", "score"])
+async def test_the_agents_that_are_named_before_the_end_are_set_too(store: Store, how: str) -> None:
+    (attempt,) = await make.leased(store)
+    call = make.call(attempt.id)
+    await store.record(replace(call, agent="learned"), make.turn())
+    if how == "retry":
+        await store.retry(attempt.id, Failure(Reason.AGENT_ERROR, "x"), agents={call.id: "planner"})
+    else:
+        await store.score(attempt.id, seconds=9, agents={call.id: "planner"})
+    assert [call.agent for call in await store.calls(attempt.id)] == ["planner"]

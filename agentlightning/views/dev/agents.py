@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentlightning.agent.trained_agents import TrainedAgents, together
+from agentlightning.agent.trained_agents import TrainedAgents, as_search, together
 from agentlightning.credit import credit_attempt
 from agentlightning.nouns import Call
 from agentlightning.text import clip, plural, printable
@@ -59,8 +59,9 @@ def list_agents(
     """The agents in the order of their first calls. ``traces`` are those of the reports' attempts, in any order."""
     by_id = {trace.attempt.id: trace for trace in traces}
     calls = {id: trace.calls for id, trace in by_id.items()}
+    pattern = as_search(trained_agents, {call.agent for trace in traces for call in trace.calls})
     trained = [
-        trained_in(by_id[report.attempt.id], trained_agents) if report.attempt.id in by_id else frozenset[str]()
+        trained_in(by_id[report.attempt.id], pattern) if report.attempt.id in by_id else frozenset[str]()
         for report in reports
     ]
     everyone = all(one.everyone for one in choices(reports, trained_agents))
@@ -90,6 +91,11 @@ def agent_lines(agents: Sequence[AgentLine], chosen: TrainedAgents) -> Iterable[
     yield "bold", printable(f"{who} ({how}):")
     for agent in agents:
         yield from _lines_of(agent)
+    if chosen.pattern is not None:
+        found = [agent.name for agent in agents if TrainedAgents(chosen.pattern, (), chosen.whole).trains(agent.name)]
+        what = "an agent's name, so it means that one" if chosen.whole else "searched in their names, and finds"
+        names = "" if chosen.whole else f" {', '.join(found) or 'none'}"
+        yield "", printable(f"  trained_agents={chosen.pattern!r} is {what}{names}")
 
 
 def _lines_of(agent: AgentLine) -> Iterable[tuple[str, str]]:
@@ -125,7 +131,8 @@ def untrained(
     )
     if not names:
         return []
-    if not any(one.trains(name) for one, theirs in zip(chosen, made, strict=True) for name in theirs):
+    everyone = set[str]().union(*made)
+    if not any(one.among(everyone).trains(name) for one, theirs in zip(chosen, made, strict=True) for name in theirs):
         title = f"No call is of an agent that was chosen to be trained ({together(chosen)})"
         return [
             Finding(

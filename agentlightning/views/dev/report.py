@@ -238,7 +238,9 @@ def dev_report(
             )
         ),
         agents=tuple(list_agents(reports, attempts, config.trained_agents)),
-        chosen=together(choices(reports, config.trained_agents)),
+        chosen=together(choices(reports, config.trained_agents)).among(
+            call.agent for each in attempts for call in each.calls
+        ),
         external=tuple(list_external(reports, external)),
         template=template or {},
         interrupted=interrupted,
