@@ -215,7 +215,7 @@ HONOURED: tuple[Honoured, ...] = (
     Honoured("data.train_max_samples", whole(1, -1, 0), "(the training tasks)", "Only so many of the files' tasks."),
     Honoured("data.val_max_samples", whole(1, -1, 0), "(the validation tasks)", "Only so many of the files' tasks."),
     Honoured("data.seed", WHOLE, "seed"),
-    Honoured("data.train_batch_size", whole(1), "algorithm.tasks_per_step",
+    Honoured("data.train_batch_size", whole(1), "algorithm.tasks_per_step learner.minibatches",
              "Need not divide the number of tasks, and may be smaller than a mini-batch. Not said: the default here."),
     Honoured("data.max_prompt_length", whole(1), "algorithm.credit.max_row_length",
              "With `data.max_response_length`: a call whose prompt and sample are longer than both together is "
@@ -246,7 +246,8 @@ HONOURED: tuple[Honoured, ...] = (
     Honoured(f"{_ROLLOUT}.max_model_len", whole(2), "engine.context_length", "Not said: the model's own limit."),
     Honoured(f"{_ROLLOUT}.prompt_length", whole(1), "algorithm.credit.max_row_length",
              "Another spelling of `data.max_prompt_length`."),
-    Honoured(f"{_ROLLOUT}.response_length", whole(1), "sampling.max_tokens evaluation.max_tokens",
+    Honoured(f"{_ROLLOUT}.response_length", whole(1),
+             "sampling.max_tokens evaluation.max_tokens algorithm.credit.max_row_length",
              "Another spelling of `data.max_response_length`."),
     Honoured(f"{_ROLLOUT}.enable_prefix_caching", FLAG, "engine.prefix_cache"),
     Honoured(f"{_ROLLOUT}.dtype", one_of("auto", "bfloat16", "float32", or_else=lambda value: (

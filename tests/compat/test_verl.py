@@ -13,8 +13,9 @@ import orjson
 import pytest
 from openai import OpenAI
 
-from agentlightning import LLM, VERL, Trainer, Triplet
+from agentlightning import LLM, VERL, FitResult, Trainer, Triplet
 from agentlightning.errors import ConfigError, TaskError
+from agentlightning.nouns import RunStatus
 from agentlightning.spellings.verl import ACCEPTED, HONOURED, REFUSED
 from agentlightning.spellings.verl_page import page
 from agentlightning.spellings.verl_reading import find, names
@@ -216,6 +217,21 @@ def test_a_single_rollout_for_each_task_is_compared_over_the_batch(tmp_path: Pat
     trainer = Trainer(algorithm=VERL(config), threads=1, output_dir=tmp_path, progress=False)
     ledger = trainer.fit(letters_agent.graded, letter_tasks(8)).ledger
     assert ledger is not None and ledger.compared == {"rollouts of the batch": 8} and ledger.trained == ledger.sampled
+
+
+def test_resume_mode_auto_goes_on_where_there_is_something_to_go_on_with(tmp_path: Path) -> None:
+    config = config_of_a_program(save_letters(tmp_path / "model"))
+    config["trainer"] |= {"resume_mode": "auto", "default_local_dir": str(tmp_path / "out"), "test_freq": 0}
+
+    def fit(**settings: Any) -> FitResult:
+        trainer = Trainer(algorithm=VERL(config), threads=1, progress=False, **settings)
+        return trainer.fit(letters_agent.graded, letter_tasks(6))
+
+    stopped = fit(max_time=0.001)
+    assert stopped.status is RunStatus.STOPPED
+    done = fit()
+    assert done.run_id == stopped.run_id and done.status is RunStatus.FINISHED and len(done.history) == 2
+    assert fit().run_id != done.run_id, "a finished run is no run to go on with"
 
 
 def game(task: dict[str, int], llm: LLM) -> list[Triplet]:
