@@ -42,18 +42,28 @@ def tell(root: str, path: str, body: Json, what: str, refused: type[AgentLightni
     request = urllib.request.Request(
         f"{root}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
     )
+    _answer(request, what, "accepted", refused)
+
+
+def ask(root: str, path: str, what: str) -> Json:
+    """What the attempt answers there; ``what`` names it in errors. Blocks meanwhile. Raises AgentLightningError where
+    it does not answer within 30 seconds, and after it has ended."""
+    return json.loads(_answer(urllib.request.Request(f"{root}/{path}"), what, "read", AgentLightningError))
+
+
+def _answer(request: urllib.request.Request, what: str, done: str, refused: type[AgentLightningError]) -> bytes:
     try:
         with _opener.open(request, timeout=TIMEOUT) as reply:
-            reply.read()
+            return reply.read()
     except urllib.error.HTTPError as error:
         said = _message(error)
         if error.code == 410:
             raise refused(f"{what} came after its attempt had ended, and was refused: {said}") from error
         if error.code in (400, 413, 422):
             raise refused(f"{what} was refused: {said}") from error
-        raise AgentLightningError(f"{what} was not accepted: HTTP {error.code}: {said}") from error
+        raise AgentLightningError(f"{what} was not {done}: HTTP {error.code}: {said}") from error
     except (OSError, ValueError) as error:
-        raise AgentLightningError(f"{what} was not accepted: {getattr(error, 'reason', None) or error}") from error
+        raise AgentLightningError(f"{what} was not {done}: {getattr(error, 'reason', None) or error}") from error
 
 
 def _message(error: urllib.error.HTTPError) -> str:

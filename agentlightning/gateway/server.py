@@ -51,11 +51,13 @@ from agentlightning.gateway.wires.base import Begun, CallError, Count, Lookup, R
 from agentlightning.gateway.wires.models import model, models
 from agentlightning.gateway.wires.unserved import TAKES, Unserved
 from agentlightning.nouns import MAX_REWARD, Attempt, Json, Reason, Reward, Rollout
+from agentlightning.records.traces import AttemptTrace
 from agentlightning.records.usage import AttemptUsage
 from agentlightning.settings.fields import EvaluationConfig, GatewayConfig, SamplingConfig
 from agentlightning.store.base import Store
 from agentlightning.text import clean_name
 from agentlightning.tracing.names import CALL_ID
+from agentlightning.tracing.spans import spans_of
 
 logger = logging.getLogger("agentlightning.gateway")
 
@@ -526,8 +528,14 @@ class Gateway:
             raise CallError(500, f"the reward could not be stored: {error}", code="not_recorded") from error
 
     async def _spans(self, request: web.BaseRequest, session: Session) -> web.StreamResponse:
-        if request.method != "POST":
-            raise CallError(405, f"spans takes POST, not {request.method}", code="method_not_allowed")
+        if request.method not in ("GET", "POST"):
+            raise CallError(405, f"spans takes GET and POST, not {request.method}", code="method_not_allowed")
+        if request.method == "GET":
+            try:
+                trace = await session.trace()
+            except StoreError as error:
+                raise CallError(500, f"the spans could not be read: {error}", code="not_recorded") from error
+            return await send(request, await asyncio.to_thread(_spans_json, trace), 200, JSON)
         body = await read_body(request)
         try:
             taken = await session.add_spans(parse_list(body), len(body))
@@ -537,6 +545,10 @@ class Gateway:
 
 
 # --------------------------------------------------------------------------- helpers
+
+
+def _spans_json(trace: AttemptTrace) -> bytes:
+    return orjson.dumps({"spans": [span.model_dump(mode="json") for span in spans_of(trace)]})
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -52,6 +52,7 @@ from agentlightning.nouns import (
     SampleRecord,
     SamplingParams,
 )
+from agentlightning.records.traces import AttemptTrace
 from agentlightning.records.usage import AttemptUsage
 from agentlightning.settings.fields import EvaluationConfig, SamplingConfig
 from agentlightning.store.base import Store
@@ -170,6 +171,18 @@ class Session:
         records = self.spans.take(spans, size, time.time())
         await self._store.add_spans(self.attempt.id, records)
         return len(records)
+
+    async def trace(self) -> AttemptTrace:
+        """What is recorded of the attempt by now: every call that has been answered, rewards, and what the agent
+        told."""
+        attempt = await self._store.get_attempt(self.attempt.id) or self.attempt
+        return AttemptTrace(
+            attempt,
+            tuple(await self._store.calls(attempt.id)),
+            tuple(await self._store.nodes(attempt.id)),
+            tuple(await self.rewards()),
+            tuple(await self._store.spans(attempt.id)),
+        )
 
     async def end(self) -> AttemptUsage:
         """Withdraws what is still being sampled, waits for what is being recorded, and gives up the replies that nobody

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,6 @@ from agentlightning.errors import ConfigError, MissingExtra
 from agentlightning.text import at_home
 
 if TYPE_CHECKING:
-    from agentlightning.nouns import Rollout
     from agentlightning.records.traces import AttemptTrace
     from agentlightning.views.trace import Decoder, ShownRollout
 
@@ -31,10 +30,6 @@ class LastTrace:
     @property
     def rollout_id(self) -> str:
         return self.view.rollout.id
-
-    @property
-    def rollout(self) -> Rollout:
-        return self.view.rollout
 
     @property
     def attempt(self) -> int:
@@ -98,4 +93,6 @@ async def _read(store_url: str, run_id: str) -> LastTrace:
         view = await read_rollout(store, run, max(ended, key=lambda each: each.ended_at or 0.0))
     finally:
         await store.close()
-    return LastTrace(view, attempt_of(view), load_decoder(run.setting("config", "model", "path")))
+    last = attempt_of(view)
+    own = tuple(reward for reward in view.rewards if reward.attempt_id == last.attempt.id)
+    return LastTrace(view, replace(last, rewards=own), load_decoder(run.setting("config", "model", "path")))

@@ -305,7 +305,8 @@ ABSENT: tuple[Absent, ...] = (
     ),
     Absent(
         "Other tracers",
-        "leave the tracer out: the endpoint records every call (tracing.last_trace(), `agl trace`)",
+        "the endpoint records every call, whichever tracer there is: Tracer().get_last_trace() has the spans of an "
+        "attempt, `agl trace` draws it",
         "HttpTracer DummyTracer WeaveTracer agentops opentelemetry otel get_last_trace set_active_tracer",
     ),
     Absent(

@@ -17,7 +17,7 @@ import agentlightning
 from agentlightning.spellings.absent import why
 from agentlightning.spellings.nearest import nearest
 
-_TRACERS = "leave the tracer out: the endpoint records every call (agentlightning.tracing.last_trace(), `agl trace`)"
+_TRACERS = "from agentlightning import Tracer: the endpoint records every call, whichever tracer there is"
 _STORE = (
     "the record is a SQLite file that the run opens (agentlightning.store.open_store reads it): leave the store out"
 )

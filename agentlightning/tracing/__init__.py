@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 from agentlightning.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agentlightning.nouns import Rollout
     from agentlightning.records.traces import AttemptTrace
 
 __all__ = ["DrawnTrace", "last_trace"]
@@ -21,9 +20,6 @@ class DrawnTrace(Protocol):
 
     @property
     def rollout_id(self) -> str: ...
-
-    @property
-    def rollout(self) -> Rollout: ...
 
     @property
     def attempt(self) -> int: ...

@@ -11,8 +11,12 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from agentlightning.agent.telling import ask, endpoint
+from agentlightning.errors import ConfigError
+
 if TYPE_CHECKING:
     from agentlightning.tracing import DrawnTrace
+    from agentlightning.tracing.spans import Span
 
 T = TypeVar("T")
 
@@ -35,6 +39,9 @@ class TraceContext:
 
     async def __aexit__(self, *raised: object) -> None:
         """Nothing to end."""
+
+    def get_last_trace(self) -> list[Span]:
+        return self.tracer.get_last_trace()
 
 
 class Tracer:
@@ -78,6 +85,25 @@ class Tracer:
         """Awaits a coroutine function within ``trace_context``."""
         async with self.trace_context():
             return await function(*args, **kwargs)
+
+    def get_last_trace(self) -> list[Span]:
+        """Spans of every call of the attempt that is running, with its agent, its tokens and its rewards, as it is
+        recorded by now; outside any attempt, of the one that ended last in this program. [] where there is none. Blocks
+        meanwhile, also in a coroutine.
+
+        Raises AgentLightningError where the endpoint does not answer, StoreError where the record cannot be read.
+        """
+        from agentlightning.tracing import last_trace
+        from agentlightning.tracing.spans import Span, spans_of
+
+        root = endpoint()
+        if root is not None:
+            return [Span.model_validate(each) for each in ask(root, "spans", "the attempt's trace")["spans"]]
+        try:
+            last = last_trace()
+        except ConfigError:  # nothing has ended yet
+            return []
+        return spans_of(last.trace)
 
     def last_trace(self) -> DrawnTrace:
         """The recorded trace of the attempt that ended last in this program, which draws itself: ``visualize``. Raises

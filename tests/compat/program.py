@@ -9,14 +9,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from agentlightning import AgentOpsTracer, LitAgent, rollout
+from agentlightning import AgentOpsTracer, LitAgent, Tracer, emit_reward, rollout
 
 _no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def ask(base_url: str, text: str) -> Any:
+def ask(base_url: str, text: str, agent: str = "agent") -> Any:
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}], "max_tokens": 1}).encode()
-    request = urllib.request.Request(f"{base_url}/chat/completions", body, {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", "X-Agent-Name": agent}
+    request = urllib.request.Request(f"{base_url}/chat/completions", body, headers)
     with _no_proxy.open(request, timeout=60) as reply:
         return json.loads(reply.read())
 
@@ -107,3 +108,34 @@ class Listener:
             """Nothing that is kept."""
 
         return hear
+
+
+def traced(task: Any, llm: Any) -> float:
+    """Makes a call that it gives a reward, asks what is recorded of it, and makes another."""
+    assert Tracer().get_last_trace() == []
+    first = ask(llm.endpoint, task["letter"], agent="first")
+    emit_reward(0.25, call_id=first["id"], reason="short")
+    spans = Tracer().get_last_trace()
+    (call,) = [span for span in spans if span.name == "openai.chat.completion"]
+    (reward,) = [span for span in spans if span.name == "agentlightning.reward"]
+    assert call.attributes["gen_ai.response.id"] == first["id"] and call.attributes["agent.name"] == "first"
+    assert call.attributes["prompt_token_ids"] and call.attributes["response_token_ids"]
+    assert reward.attributes["reward"] == 0.25 and reward.parent_id == call.span_id
+    assert {span.attempt_id for span in spans} == {llm.attempt_id}
+    ask(llm.endpoint, task["letter"], agent="second")
+    assert len(Tracer().get_last_trace()) == 3
+    return 1.0
+
+
+async def traced_async(task: Any, llm: Any) -> float:
+    return traced(task, llm)
+
+
+class Spans:
+    """A hook that is handed an attempt's spans at its end."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    async def on_rollout_end(self, *, agent: Any, runner: Any, rollout: Any, spans: Any) -> None:
+        note(self.file, " ".join(sorted(span.attributes.get("agent.name", span.name) for span in spans)))

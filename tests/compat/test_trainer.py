@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentlightning import GRPO, LitAgent, Trainer
+from agentlightning import GRPO, AgentOpsTracer, LitAgent, OtelTracer, Trainer
 from agentlightning.errors import ConfigError
 from agentlightning.tracing.tracer import Tracer
 from tests.compat import program
@@ -108,6 +108,41 @@ def test_companions_that_processes_cannot_have_are_refused_before_anything_is_lo
     run = trainer(Path("no-model"), tmp_path, hooks=[Local()], runner={"isolation": "process"})
     with pytest.raises(ConfigError, match=r"the hook Local cannot be made again in the agents' processes"):
         run.dev(program.plain, letter_tasks(1))
+
+
+# --------------------------------------------------------------------------- what was called
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("agent", ["traced", "traced_async"])
+def test_get_last_trace_has_every_call_with_its_agent_tokens_and_rewards(
+    letters: Path, tmp_path: Path, isolation: str, agent: str
+) -> None:
+    """In the agent's process of the attempt that runs, and in the program of the one that ended last."""
+    notes = tmp_path / "notes"
+    run = trainer(letters, tmp_path, hooks=[program.Spans(notes)], runner={"isolation": isolation})
+    report = run.dev(getattr(program, agent), letter_tasks(1), n=1)
+    assert [line.outcome for line in report.attempts] == ["succeeded"] * 2, report
+    assert notes.read_text().splitlines() == ["agentlightning.reward first second"] * 2
+    spans = run.tracer.get_last_trace()
+    calls = [span for span in spans if span.name == "openai.chat.completion"]
+    assert [span.attributes["agent.name"] for span in calls] == ["first", "second"]
+    assert all(span.attributes["prompt_token_ids"] and span.attributes["response_token_ids"] for span in calls)
+    emitted, final = [span for span in spans if span.name == "agentlightning.reward"]
+    assert (emitted.attributes["reward"], emitted.parent_id) == (0.25, calls[0].span_id)
+    assert (final.attributes["reward"], final.parent_id) == (1.0, None)
+    assert {(span.rollout_id, span.attempt_id) for span in spans} == {
+        (run.last_trace().rollout_id, spans[0].attempt_id)
+    }
+    assert [span.sequence_id for span in spans] == [1, 2, 3, 4]
+    assert AgentOpsTracer().get_last_trace() == spans
+
+
+def test_the_trace_is_drawn_by_the_tracer_that_a_program_has(letters: Path, tmp_path: Path) -> None:
+    run = trainer(letters, tmp_path, tracer=OtelTracer())
+    run.dev(program.traced, letter_tasks(1), n=1)
+    svg, png = run.tracer.last_trace().visualize(tmp_path / "tree_graph")
+    assert "<svg" in svg.read_text() and png.read_bytes().startswith(b"\x89PNG")
 
 
 # --------------------------------------------------------------------------- tasks, epochs, where it goes

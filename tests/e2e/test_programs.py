@@ -84,8 +84,12 @@ def test_a_program_with_trained_agents_and_named_models_trains_and_draws_its_las
 
 @pytest.mark.parametrize("name", ["HttpTracer", "get_last_trace"])
 def test_a_recorder_that_nobody_needs_is_refused_by_name(name: str) -> None:
-    with pytest.raises(AttributeError, match=rf"agentlightning\.tracer \(.*\) has no {name}: leave the tracer out"):
+    with pytest.raises(
+        AttributeError, match=rf"agentlightning\.tracer \(.*\) has no {name}: the endpoint records every call"
+    ):
         getattr(agentlightning.tracer, name)
-    with pytest.raises(ImportError, match=rf"agentlightning\.tracer \(.*\) has no {name}: leave the tracer out"):
+    with pytest.raises(
+        ImportError, match=rf"agentlightning\.tracer \(.*\) has no {name}: the endpoint records every call"
+    ):
         exec(f"from agentlightning.tracer import {name}")
     assert not hasattr(tracer, "no_such_name")

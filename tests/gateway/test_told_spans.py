@@ -88,7 +88,7 @@ async def test_a_key_is_good_for_its_own_attempts_spans_until_that_has_ended(hou
     visit = await house.open()
     assert (await tell(visit, [span()], key="x" * 43))[0] == 401
     async with aiohttp.ClientSession() as client:
-        async with client.get(f"{visit.endpoint.root_url}/spans") as answer:
+        async with client.put(f"{visit.endpoint.root_url}/spans") as answer:
             assert answer.status == 405
         async with client.post(f"{visit.endpoint.base_url}/spans", json=[span()]) as answer:
             assert answer.status == 200, "with /v1 as without"
@@ -133,3 +133,23 @@ def test_a_span_never_seems_to_begin_before_the_one_that_it_lies_within() -> Non
     assert (outer.started_at, outer.ended_at) == (99.0, 100.0)
     (apart,) = taken.take([span("apart", started_ago=1.0)], 10, 100.4)
     assert apart.started_at == 99.4
+
+
+async def test_an_attempts_own_spans_are_read_by_its_key_and_no_others(house: House) -> None:
+    visit, other = await house.open(), await house.open()
+    await tell(visit, [span("s1", attributes={"n": 1})])
+    await tell(other, [span("s2")])
+
+    async def read(visit: Visit, method: str = "GET") -> tuple[int, dict[str, Any]]:
+        async with (
+            aiohttp.ClientSession() as client,
+            client.request(method, f"{visit.endpoint.root_url}/spans") as answer,
+        ):
+            return answer.status, await answer.json()
+
+    status, said = await read(visit)
+    assert status == 200 and [(each["span_id"], each["attributes"]) for each in said["spans"]] == [("s1", {"n": 1})]
+    assert {each["attempt_id"] for each in said["spans"]} == {visit.attempt.id}
+    assert (await read(visit, "DELETE"))[0] == 405
+    await house.gateway.end(visit.attempt.id)
+    assert (await read(visit))[0] == 410
