@@ -17,6 +17,7 @@ from typing import cast
 from rich.console import Group, RenderableType
 
 from agentlightning.credit.compare import TASK
+from agentlightning.credit.settings import CreditSettings
 from agentlightning.nouns import Intent, Json, Mode, Rollout, RunRecord, RunStatus, StepRecord
 from agentlightning.records.ledger import (
     Ledger,
@@ -250,6 +251,7 @@ def _run_head(run: RunView, now: float | None) -> RenderableType:
         ("model", str(run.setting("config", "model", "path") or "")),
         ("agent", str(run.setting("agent_file") or "")),
         ("algorithm", str(run.setting("algorithm", "name") or "") if run.setting("mode") in (None, "train") else ""),
+        ("credit", credit_text(run) if run.setting("mode") in (None, "train") else ""),
         ("trained agents", str(run.setting("config", "trained_agents") or "")),
         ("seed", str(run.setting("seed") or 0)),
         ("code", revision),
@@ -257,6 +259,20 @@ def _run_head(run: RunView, now: float | None) -> RenderableType:
         ("", Text(gone, style="red") if gone else ""),
     ]
     return Labelled(rows, paths=("run", "model", "agent", "folder", "to go on"))
+
+
+def credit_text(run: RunView) -> str:
+    """The scheme of credit that a run was set to, with the settings that are not the defaults: ``call, max_rows 64``.
+    Nothing where its algorithm has none."""
+    given = run.setting("algorithm", "credit")
+    if not isinstance(given, Mapping):
+        return ""
+    settings = cast("Mapping[str, Json]", given)
+    fields = CreditSettings.model_fields
+    others = {name: value for name, value in settings.items() if name in fields and value != fields[name].default}
+    others.pop("scheme", None)
+    parts = [name if value is True else f"{name} {value}" for name, value in others.items()]
+    return ", ".join([str(settings.get("scheme", "")), *parts])
 
 
 def _steps_table(run: RunView) -> RenderableType:

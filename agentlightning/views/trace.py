@@ -39,7 +39,7 @@ from agentlightning.text import (
     width,
 )
 from agentlightning.views.live.state import counts
-from agentlightning.views.runs import STATUS_STYLE, RunView, advantage_of, rollout_line
+from agentlightning.views.runs import STATUS_STYLE, RunView, advantage_of, credit_text, rollout_line
 from agentlightning.views.screen import Text
 from agentlightning.views.told import told_lines
 
@@ -134,10 +134,10 @@ _WORDS = {DEGENERATE: "all rewards of its group are equal", TOO_FEW: "nothing in
 
 
 def _credits(view: ShownRollout, trace: AttemptTrace) -> Mapping[int, Credit]:
-    """By node id, for sampled nodes: what was stored of them, or why nothing is."""
+    """By node id, for sampled nodes and those given as targets: what was stored of them, or why nothing is."""
     stored = view.credits.get(trace.attempt.id)
     if stored is not None:
-        return {node.node: _credit_of(node) for node in stored.nodes}
+        return {node.node: _credit_of(node) for node in (*stored.nodes, *stored.given)}
     why = _why_no_credit(view, trace)
     return {node.id: Credit(None, why) for node in trace.nodes if node.sampled} if why is not None else {}
 
@@ -431,7 +431,7 @@ def render_rollout(view: ShownRollout, decode: Decoder | None = None, *, full: b
         parts.append(Text(NO_DECODER, style="dim"))
     for trace in view.attempts:
         facts = node_facts(view, trace, decode)
-        parts += [Text(), _attempt_head(trace), *_forest(trace, [_node(one, full=full) for one in facts], facts)]
+        parts += [Text(), _attempt_head(view, trace), *_forest(trace, [_node(one, full=full) for one in facts], facts)]
         parts += _external_calls(trace, full=full)
         parts += told_lines(trace.attempt, trace.spans, full=full)
     return Group(*parts)
@@ -445,7 +445,7 @@ def render_tree(view: ShownRollout, trace: AttemptTrace, decode: Decoder | None 
     if decode is None:
         parts.append(Text(NO_DECODER, style="dim"))
     facts = node_facts(view, trace, decode)
-    parts += [Text(), _attempt_head(trace), *_forest(trace, [_line(one) for one in facts], facts)]
+    parts += [Text(), _attempt_head(view, trace), *_forest(trace, [_line(one) for one in facts], facts)]
     if not facts:
         parts.append(Text("no call of it was recorded", style="dim"))
     return Group(*parts)
@@ -465,6 +465,8 @@ def _head(view: ShownRollout, rewards: Sequence[Reward]) -> RenderableType:
     if advantage is not None:
         head.append(f"  advantage {advantage:+.3f}", style="magenta")
     lines = [head, Text.assemble(("task  ", "dim"), printable(str(rollout.task)))]
+    if rollout.mode == "train" and (how := credit_text(view.run)):
+        lines.append(Text.assemble(("credit  ", "dim"), how))
     if rollout.failure is not None:
         lines.append(Text(printable(f"{rollout.failure.reason}: {rollout.failure.message}"), style="red"))
     lines += [_reward_line(reward) for reward in rewards]
@@ -478,7 +480,7 @@ def _reward_line(reward: Reward) -> Text:
     return Text(f"{reward_text(reward)} ({reward.source}{printable(about)})", style="magenta")
 
 
-def _attempt_head(trace: AttemptTrace) -> RenderableType:
+def _attempt_head(view: ShownRollout, trace: AttemptTrace) -> RenderableType:
     attempt: Attempt = trace.attempt
     sampled = sum(len(node.token_ids) for node in trace.nodes if node.sampled)
     took = f" in {duration(attempt.ended_at - attempt.started_at)}" if attempt.ended_at is not None else ""
@@ -490,6 +492,8 @@ def _attempt_head(trace: AttemptTrace) -> RenderableType:
         call for call in trace.calls if call.status in (CallStatus.REFUSED, CallStatus.INCOMPLETE, CallStatus.LATE)
     ]
     parts: list[RenderableType] = [line]
+    if (credit := view.credits.get(trace.attempt.id)) is not None:
+        parts.append(Text(f"  {_counted(credit)}"))
     if attempt.marked:
         parts.append(Text(f"  marked as trainable: {', '.join(map(one_line, attempt.marked))}"))
     parts += [
@@ -503,6 +507,17 @@ def _attempt_head(trace: AttemptTrace) -> RenderableType:
                 Padding(Text(printable(attempt.failure.traceback.rstrip()), style="dim"), (0, 0, 0, 4), expand=False)
             )
     return Group(*parts)
+
+
+def _counted(credit: AttemptCredit) -> str:
+    """``8 of 12 tokens trained, masked: row limit 4``, and the same of those given as targets."""
+
+    def said(part: AttemptCredit, what: str) -> str:
+        why = f", masked: {counts({_reason_text(reason): n for reason, n in part.masked.items()})}"
+        return f"{part.trained:,} of {plural(part.sampled, what)} trained{why if part.masked else ''}"
+
+    parts = ((AttemptCredit(credit.nodes), "sampled token"), (AttemptCredit(credit.given), "target token"))
+    return "; ".join(said(part, what) for part, what in parts if part.nodes)
 
 
 def calls_text(trace: AttemptTrace) -> str:
@@ -562,7 +577,8 @@ def _line(facts: NodeFacts) -> RenderableType:
     """A node in one line, cut where the terminal ends."""
     node, call = facts.node, facts.call
     line = Text()
-    line.append("sampled" if node.sampled else "given  ", style="bold green" if node.sampled else "dim")
+    kind = "sampled" if node.sampled else "given  " if facts.credit is None else "target "
+    line.append(kind, style="bold green" if node.sampled else "dim")
     line.append(f" {_tokens(len(node.token_ids)):>12}  {facts.call_text}", style="" if node.sampled else "dim")
     if call is not None and call.agent:
         line.append(f"  {one_line(call.agent)}", style="bold blue")
@@ -606,7 +622,9 @@ class _Line:
 def _node(facts: NodeFacts, *, full: bool) -> RenderableType:
     node, call, credit, text = facts.node, facts.call, facts.credit, facts.text
     if not node.sampled:
-        head = Text(f"given    {_tokens(len(node.token_ids))}", style="dim")
+        head = Text(f"{'given ' if credit is None else 'target'}   {_tokens(len(node.token_ids))}", style="dim")
+        if credit is not None:
+            head.append(f"  {weight_text(credit)}", style="magenta" if credit.weights is not None else "yellow")
         text = text.strip("\n")  # the template's line breaks between turns
         return Group(head, *_below(Text(printable(text if full else shorten(text)), style="dim"), facts.rewards))
     head = Text.assemble(("sampled", "bold green"), f"  {_tokens(len(node.token_ids))}")

@@ -231,6 +231,10 @@ def summary(result: Mapping[str, Json]) -> list[tuple[str, str]]:
     if ledger.get("off_record"):
         given = describe_off_record(ledger["off_record"], ledger["off_record_trained"], ledger["off_record_masked"])
         lines.append(("off record", given))
+    if rows := describe_rows(ledger.get("rows") or {}):
+        lines.append(("rows", rows))
+    if (ledger.get("compared") or {}).keys() - {TASK}:
+        lines.append(("compared", counts(ledger["compared"])))
     if ledger.get("sampled"):
         masked = cast("Mapping[str, int]", ledger.get("masked") or {})
         why_masked = f" ({counts(masked)})" if any(masked.values()) else ""
@@ -241,10 +245,6 @@ def summary(result: Mapping[str, Json]) -> list[tuple[str, str]]:
                 f"masked{why_masked}",
             )
         )
-        if rows := describe_rows(ledger.get("rows") or {}):
-            lines.append(("rows", rows))
-        if ledger.get("compared", {}).keys() - {TASK}:
-            lines.append(("compared", counts(ledger["compared"])))
         if not ledger["trained"] and not ledger.get("off_record_trained"):
             lines.append(("weights", f"unchanged: no token was trained ({counts(masked)})"))
         refused = cast("Mapping[str, int]", ledger.get("calls") or {}).get("refused")
