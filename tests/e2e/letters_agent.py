@@ -15,7 +15,7 @@ from typing import Any
 
 from openai import OpenAI
 
-from agentlightning import LitAgent
+from agentlightning import LitAgent, Triplet, emit_reward
 
 _CLIENT = OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0)
 
@@ -69,6 +69,36 @@ def two_turns(task: dict[str, str], llm: Any) -> float:
         right += 0.5 * (message.content or "").startswith(task["letter"])
         messages += [message, {"role": "user", "content": task["letter"]}]
     return right
+
+
+def three_seats(task: dict[str, str], llm: Any) -> float:
+    """Three conversations, each with a reward of its own; the whole is worth what the first one said."""
+    client = _CLIENT.with_options(base_url=llm.endpoint)
+    first = 0.0
+    for seat in range(3):
+        messages: list[Any] = [{"role": "user", "content": f"{seat} {task['letter']}"}]
+        reply = client.chat.completions.create(model=llm.model, messages=messages, max_tokens=2)
+        text = reply.choices[0].message.content or ""
+        first = float(len(text)) if seat == 0 else first
+        emit_reward(sum(map(ord, text)) / 100, call_id=reply.id)
+    return first
+
+
+def triplets(task: dict[str, str], llm: Any) -> list[Triplet]:
+    """A recorded call, and two triplets of its own, each with a reward."""
+    client = _CLIENT.with_options(base_url=llm.endpoint)
+    messages: list[Any] = [{"role": "user", "content": task["letter"]}]
+    reply = client.chat.completions.create(
+        model=llm.model, messages=messages, max_tokens=2, extra_body={"return_token_ids": True}
+    )
+    text = reply.choices[0].message.content or ""
+    own = [Triplet(prompt={"token_ids": [5, 6]}, response={"token_ids": [7, 8, n]}, reward=float(n)) for n in (9, 10)]
+    recorded = Triplet(
+        prompt={"token_ids": reply.prompt_token_ids},  # type: ignore[attr-defined]
+        response={"token_ids": reply.choices[0].token_ids},  # type: ignore[attr-defined]
+        reward=sum(map(ord, text)) / 10,
+    )
+    return [recorded, *own]
 
 
 # --------------------------------------------------------------------------- agents that fail

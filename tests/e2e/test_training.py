@@ -94,14 +94,14 @@ def test_what_is_trained_is_exactly_what_was_sampled(letters: Path, tmp_path: Pa
     """Invariant 1, at the learner's door: its tokens and logprobs are the recorded ones, and turn 2's prompt begins
     with turn 1's prompt and sample."""
     batches: list[Any] = []
-    credit = PolicyGradient.credit
+    credit_of = PolicyGradient.credit_of
 
     def spy(self: PolicyGradient, groups: Any, trained_agents: str | None) -> Any:
-        credited = credit(self, groups, trained_agents)
+        credited = credit_of(self, groups, trained_agents)
         batches.append((groups, credited))
         return credited
 
-    monkeypatch.setattr(PolicyGradient, "credit", spy)
+    monkeypatch.setattr(PolicyGradient, "credit_of", spy)
     train(letters, tmp_path, letters_agent.two_turns, steps=2)
     seen = 0
     for groups, credited in batches:

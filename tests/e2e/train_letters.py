@@ -1,5 +1,5 @@
 """A training program to be started, killed and resumed by tests: ``train_letters.py OUTPUT MODEL STEPS [--resume]
-[--agent NAME] [--set key=value ...]``."""
+[--agent NAME] [--credit JSON] [--set key=value ...]``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--agent", default="agent")
     parser.add_argument("--val", action="store_true")
+    parser.add_argument("--credit", type=json.loads, default={})
     parser.add_argument("--set", action="append", default=[])
     args = parser.parse_args()
     settings: dict[str, Any] = {}
@@ -28,7 +29,7 @@ def main() -> None:
         key, _, value = item.partition("=")
         settings[key] = json.loads(value)
     trainer = Trainer(
-        algorithm=GRPO(group_size=4, tasks_per_step=8),
+        algorithm=GRPO(group_size=4, tasks_per_step=8, credit=args.credit),
         model=args.model,
         output_dir=args.output,
         steps=args.steps,
