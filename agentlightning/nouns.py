@@ -294,8 +294,10 @@ class GivenTriplet:
 class Call:
     """One model call of an attempt. ``prompt_node`` is the last node of its prompt; the samples' nodes hang below it.
 
-    ``wire`` is the name of the API it came by, or ``given``. ``agent`` may be set once after the call, where only a
-    span tells it.
+    ``asked`` is what its agent asked for; in it ``messages`` are those that the prompt's last node adds, where this
+    call was the first to record that, and ``tools`` those it was offered, where they are not the ones of the call that
+    it goes on from. ``wire`` is the name of the API it came by, or ``given``. ``agent`` may be set once after the call,
+    where only a span tells it.
 
     One to an external model has ``external``, and neither policy, branch, nodes nor samples; ``model`` is then the name
     of the resource.

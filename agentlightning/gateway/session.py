@@ -57,6 +57,7 @@ from agentlightning.records.usage import AttemptUsage
 from agentlightning.settings.fields import EvaluationConfig, SamplingConfig
 from agentlightning.store.base import Store
 from agentlightning.templates.base import Parsed, ParsedDelta, StreamParser, Template
+from agentlightning.tracing.messages import message_json
 
 logger = logging.getLogger("agentlightning.gateway")
 
@@ -392,6 +393,7 @@ class Session:
         params: SamplingParams,
         samples: list[tuple[Sample, array[int], Parsed]],
     ) -> Reply:
+        new = placement.node.id is None
         nodes, leaves = self.tree.grow(
             placement, [(sample, parsed.message) for sample, _, parsed in samples], call.index
         )
@@ -400,7 +402,7 @@ class Session:
         reused = max([sample.reused_tokens for sample, _, _ in samples])
         record = self._as_record(
             call,
-            request,
+            replace(request, asked={**request.asked, **_texts_of(placement)}) if new else request,
             policy,
             status,
             branch=placement.branch,
@@ -502,6 +504,19 @@ class Session:
             policy=policy.name,
             status=status, asked=request.asked, agent=call.agent, received_at=call.received_at, **found,
         )  # fmt: skip
+
+
+def _texts_of(placement: Placement) -> dict[str, Json]:
+    """What the record keeps of the messages that a prompt's new node adds, and of the tools where they are new."""
+    texts: dict[str, Json] = {}
+    if placement.given:
+        texts["messages"] = [message_json(message) for message in placement.given]
+    if placement.tools and (placement.parent is None or placement.parent.tools != placement.tools):
+        texts["tools"] = [
+            {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+            for tool in placement.tools
+        ]
+    return texts
 
 
 class _StreamedSample:

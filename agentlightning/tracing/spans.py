@@ -21,7 +21,6 @@ from agentlightning.nouns import (
     Call,
     CallStatus,
     Json,
-    Message,
     Node,
     Reward,
     SampleRecord,
@@ -29,6 +28,7 @@ from agentlightning.nouns import (
     SpanStatus,
 )
 from agentlightning.records.traces import AttemptTrace
+from agentlightning.tracing.messages import message_json
 
 CALL = "openai.chat.completion"
 """The name of a call's span, whichever API it came by: the one that programs search for. The API is in ``WIRE``."""
@@ -65,7 +65,10 @@ REWARD_REASON = f"{REWARD}.reason"
 REWARD_LATE = f"{REWARD}.late"
 
 RESPONSE_ID = "gen_ai.response.id"
+INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
+TOOLS = "gen_ai.tool.definitions"
+"""As JSON: the messages of a call's prompt and of its reply, and the tools that it was offered."""
 ROLLOUT_ID = "agentlightning.rollout_id"
 ATTEMPT_ID = "agentlightning.attempt_id"
 
@@ -215,6 +218,14 @@ class _Spans:
         self._attempt = trace.attempt
         self._nodes = {node.id: node for node in trace.nodes}
         self._calls = {call.id for call in trace.calls}
+        self._began = {call.index: call for call in trace.calls}
+        self._said = {
+            sample.node: message_json(sample.message)
+            for call in trace.calls
+            if call.wire != GIVEN
+            for sample in call.samples
+        }
+        """By node that a sample ends in, its message."""
         self._trace_id = _hex(16, "trace", trace.attempt.id)
         self._resource = OtelResource(
             attributes={
@@ -291,6 +302,7 @@ class _Spans:
             "gen_ai.usage.output_tokens": len(ids),
         }
         if call.wire != GIVEN:
+            told |= self._texts(prompt)
             told[OUTPUT_MESSAGES] = json.dumps([message_json(sample.message, str(sample.finish))])
         if logprobs:
             told[LOGPROBS] = logprobs.tolist()
@@ -298,6 +310,24 @@ class _Spans:
         if any(node.log_kept is not None for node in reply):
             told[LOG_KEPT] = log_kept.tolist()
         return told
+
+    def _texts(self, prompt: Sequence[Node]) -> dict[str, Json]:
+        """The messages and tools that a prompt was made of: what the calls that began its nodes brought, and what was
+        sampled on its way. Nothing where one of them brought no messages, as a prompt of text does."""
+        messages: list[dict[str, Json]] = []
+        tools: Json = None
+        for node in prompt:
+            if not node.sampled:
+                began = self._began.get(node.call_index)
+                brought: Mapping[str, Json] = {} if began is None or began.wire == GIVEN else began.asked
+                if "messages" not in brought:
+                    return {}
+                messages += brought["messages"]
+                tools = brought.get("tools", tools)
+            elif node.id in self._said:
+                messages.append(self._said[node.id])
+        told: dict[str, Json] = {INPUT_MESSAGES: json.dumps(messages)}
+        return told if tools is None else {**told, TOOLS: json.dumps(tools)}
 
     def _path(self, last: int | None, before: int | None) -> list[Node]:
         """The nodes from the root, or from below ``before`` on."""
@@ -365,22 +395,6 @@ def _about(call: Call) -> dict[str, Json]:
             METADATA: json.dumps(call.asked["metadata"]) if call.wire == GIVEN and "metadata" in call.asked else None,
         }
     )
-
-
-def message_json(message: Message, finish: str | None = None) -> dict[str, Json]:
-    """A message as OpenTelemetry's conventions have it."""
-    parts: list[dict[str, Json]] = []
-    if message.reasoning:
-        parts.append({"type": "reasoning", "content": message.reasoning})
-    if message.role == "tool":
-        parts.append({"type": "tool_call_response", "id": message.tool_call_id, "response": message.content})
-    elif message.content:
-        parts.append({"type": "text", "content": message.content})
-    for call in message.tool_calls:
-        parts.append({"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments})
-    named = {} if message.name is None else {"name": message.name}
-    ended = {} if finish is None else {"finish_reason": finish}
-    return {"role": message.role, "parts": parts, **named, **ended}
 
 
 def _said(values: Mapping[str, Json]) -> dict[str, Json]:

@@ -28,7 +28,6 @@ from agentlightning.nouns import (
     SpanRecord,
     SpanStatus,
     Status,
-    ToolCall,
 )
 from agentlightning.records.traces import AttemptTrace
 from agentlightning.tracing import spans
@@ -175,20 +174,6 @@ def test_the_mass_of_a_cut_support_stands_beside_its_logprobs() -> None:
     trace = AttemptTrace(ATTEMPT, (call(0, 0, 2),), (Node(0, None, False, ids([1]), 0), cut, sampled(2, 1, [4], 0)))
     (made,) = spans_of(trace)
     assert made.attributes[spans.LOG_KEPT] == [-0.25, -0.125, 0.0] and len(made.attributes[spans.LOGPROBS]) == 3
-
-
-def test_messages_have_the_parts_of_the_conventions() -> None:
-    said = Message("assistant", "hm", (ToolCall("t1", "add", '{"a": 1}'),), reasoning="so")
-    assert spans.message_json(said) == {
-        "role": "assistant",
-        "parts": [
-            {"type": "reasoning", "content": "so"},
-            {"type": "text", "content": "hm"},
-            {"type": "tool_call", "id": "t1", "name": "add", "arguments": '{"a": 1}'},
-        ],
-    }
-    answer = Message("tool", "2", tool_call_id="t1")
-    assert spans.message_json(answer)["parts"] == [{"type": "tool_call_response", "id": "t1", "response": "2"}]
 
 
 def test_a_span_is_made_of_opentelemetry_s_own() -> None:
