@@ -31,6 +31,14 @@ if TYPE_CHECKING:
     from agentlightning.agent.triplets import Triplet
     from agentlightning.algorithms.grpo import GRPO
     from agentlightning.compat import tracers as tracer  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    from agentlightning.compat.adapters import (
+        Adapter,
+        LlmProxyTraceToTriplet,
+        TraceAdapter,
+        TracerTraceToTriplet,
+        TraceToMessages,
+        TripletExporter,
+    )
     from agentlightning.compat.logging import setup_logging
     from agentlightning.compat.tracers import AgentOpsTracer, OtelTracer, Tracer
     from agentlightning.compat.verl import VERL
@@ -48,11 +56,13 @@ __all__ = [
     "GRPO",
     "LLM",
     "VERL",
+    "Adapter",
     "AgentOpsTracer",
     "Attempt",
     "Dataset",
     "FitResult",
     "LitAgent",
+    "LlmProxyTraceToTriplet",
     "NamedResources",
     "OtelTracer",
     "PromptTemplate",
@@ -61,9 +71,13 @@ __all__ = [
     "RolloutConfig",
     "RunConfig",
     "Span",
+    "TraceAdapter",
+    "TraceToMessages",
     "Tracer",
+    "TracerTraceToTriplet",
     "Trainer",
     "Triplet",
+    "TripletExporter",
     "__version__",
     "configure_logger",
     "emit_annotation",
@@ -83,14 +97,16 @@ __all__ = [
 ]
 
 _HOME = {
-    "VERL": "compat.verl",
     "GRPO": "algorithms.grpo",
     "LLM": "agent.resources",
+    "VERL": "compat.verl",
+    "Adapter": "compat.adapters",
     "AgentOpsTracer": "compat.tracers",
     "Attempt": "agent.rollouts",
     "Dataset": "agent.resources",
     "FitResult": "views.result",
     "LitAgent": "agent.calling",
+    "LlmProxyTraceToTriplet": "compat.adapters",
     "NamedResources": "agent.resources",
     "OtelTracer": "compat.tracers",
     "PromptTemplate": "agent.resources",
@@ -99,9 +115,13 @@ _HOME = {
     "RolloutConfig": "agent.rollouts",
     "RunConfig": "settings.fields",
     "Span": "tracing.spans",
+    "TraceAdapter": "compat.adapters",
+    "TraceToMessages": "compat.adapters",
     "Tracer": "compat.tracers",
+    "TracerTraceToTriplet": "compat.adapters",
     "Trainer": "run.trainer",
     "Triplet": "agent.triplets",
+    "TripletExporter": "compat.adapters",
     "configure_logger": "logs",
     "emit_annotation": "agent.emitters",
     "emit_exception": "agent.emitters",

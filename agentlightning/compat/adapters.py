@@ -153,7 +153,7 @@ def checked_spans(source: object, who: str) -> list[Any]:
     if isinstance(source, str | bytes | Mapping) or not hasattr(source, "__iter__"):
         raise ConfigError(
             f"{who}.adapt: expected a list of spans, such as tracer.get_last_trace() gives, not {source!r:.80} "
-            f"({type(source).__name__})"
+            f"({type(cast(object, source)).__name__})"
         )
     items = list(cast("Sequence[object]", source))
     for place, item in enumerate(items, 1):

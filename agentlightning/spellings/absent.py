@@ -310,11 +310,9 @@ ABSENT: tuple[Absent, ...] = (
         "HttpTracer DummyTracer WeaveTracer agentops opentelemetry otel get_last_trace set_active_tracer",
     ),
     Absent(
-        "Adapters from spans to triplets",
-        "leave it out: tokens come from the record and not from spans; `agl show RUN ROLLOUT --json` prints them",
-        "Adapter adapter_class TraceAdapter TraceTripletAdapter TracerTraceToTriplet LlmProxyTraceToTriplet "
-        "TraceToMessages TripletExporter trace_aggregator "
-        "BaseTraceTripletAdapter agent_match",
+        "Settings of adapters",
+        "which agents are trained is agent.trained_agents here, `--trained-agents`; tokens come from the record",
+        "adapter_class trace_aggregator agent_match",
     ),
     Absent(
         "Lists of triplets and spans",

@@ -30,7 +30,6 @@ _OWN_ALGORITHM = "an algorithm of one's own subclasses agentlightning.algorithms
 _STEP = "the run does what verl's trainer did: from agentlightning import VERL, and Trainer(algorithm=VERL(config))"
 
 MODULES = {
-    "adapter": "leave the adapter out: tokens come from the record, not from spans",
     "algorithm.apo": "no prompts are optimised in this version: weights are trained, from agentlightning import GRPO",
     "algorithm.decorator": _OWN_ALGORITHM,
     "algorithm.fast": _OWN_ALGORITHM,
@@ -59,7 +58,6 @@ MODULES = {
     "store.utils": _STORE,
     "tracer.dummy": _TRACERS,
     "tracer.http": _TRACERS,
-    "tracer.triplet": "return a number from the agent, or call emit_reward: the endpoint records the tokens",
     "tracer.weave": _TRACERS,
     "trainer.init_utils": _TRAINER,
     "trainer.legacy": _TRAINER,
@@ -76,6 +74,10 @@ MODULES = {
 
 
 DOORS = {
+    "adapter": "compat.adapters",
+    "adapter.base": "compat.adapters",
+    "adapter.messages": "compat.adapters",
+    "adapter.triplet": "compat.adapters",
     "algorithm": "compat.algorithms",
     "algorithm.base": "algorithms.base",
     "algorithm.verl": "compat.verl",
@@ -96,6 +98,7 @@ DOORS = {
     "tracer.agentops": "compat.tracers",
     "tracer.base": "compat.tracers",
     "tracer.otel": "compat.tracers",
+    "tracer.triplet": "compat.adapters",
     "trainer": "run.trainer",
     "types": "compat.types",
     "types.core": "compat.types",

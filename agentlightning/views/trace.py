@@ -69,11 +69,13 @@ class ShownRollout:
 
 
 async def read_rollout(store: Store, run: RunView, rollout: Rollout) -> ShownRollout:
+    rewards = await store.rewards(rollout.id)
     attempts = [
         AttemptTrace(
             a,
             tuple(await store.calls(a.id)),
             tuple(await store.nodes(a.id)),
+            tuple(reward for reward in rewards if reward.attempt_id == a.id),
             spans=tuple(await store.spans(a.id)),
         )
         for a in await store.attempts(rollout.id)
@@ -83,7 +85,7 @@ async def read_rollout(store: Store, run: RunView, rollout: Rollout) -> ShownRol
         for trace in attempts
         if (rows := await store.credit(rollout.run_id, attempt_id=trace.attempt.id))
     }
-    return ShownRollout(run, rollout, attempts, await store.rewards(rollout.id), credits)
+    return ShownRollout(run, rollout, attempts, rewards, credits)
 
 
 def load_decoder(model: str | None) -> Decoder | None:

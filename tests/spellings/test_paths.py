@@ -23,9 +23,6 @@ from agentlightning.spellings.paths import ELSEWHERE, MODULES, why_no_module
 PROGRAMS = """\
 from agentlightning import APO, Baseline
 from agentlightning import algo
-from agentlightning import TracerTraceToTriplet
-from agentlightning import TraceToMessages
-from agentlightning import TripletExporter
 from agentlightning import LitAgentRunner
 from agentlightning import InMemoryLightningStore
 from agentlightning import LightningStoreClient
@@ -36,12 +33,9 @@ from agentlightning import lightning_cli
 from agentlightning import PPO
 from agentlightning import GRPOConfig, GRPOTrainer
 from agentlightning import SFTTrainer
-from agentlightning import adapter
 from agentlightning.algorithm import APO, Baseline, algo
 from agentlightning.algorithm.apo import APO
 from agentlightning.tracer import get_last_trace
-from agentlightning.tracer.triplet import TripletExporter
-from agentlightning.adapter import TracerTraceToTriplet, TraceToMessages
 from agentlightning.types import Rollout, RolloutRawResult
 from agentlightning.runner import LitAgentRunner
 from agentlightning.store import InMemoryLightningStore
