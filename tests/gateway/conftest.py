@@ -183,6 +183,11 @@ def ids(house: House, text: str) -> list[int]:
     return list(array("i", house.template.encode(text, start=False)))
 
 
+def settings_asked(call: Call) -> dict[str, Any]:
+    """What the record keeps of a request besides its messages and tools."""
+    return {name: value for name, value in call.asked.items() if name not in ("messages", "tools")}
+
+
 async def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
     """Waits for a condition; fails after ``seconds``."""
     async with asyncio.timeout(seconds):

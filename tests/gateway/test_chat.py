@@ -16,7 +16,7 @@ from agentlightning.gateway.call_order import CallOrder
 from agentlightning.gateway.sampling import sample_seed
 from agentlightning.nouns import CallStatus, FinishReason, Mode
 from agentlightning.settings.fields import EvaluationConfig, GatewayConfig, SamplingConfig
-from tests.gateway.conftest import Build, House, ids, until
+from tests.gateway.conftest import Build, House, ids, settings_asked, until
 from tests.gateway.scripted import GlassTemplate, ScriptedEngine
 
 CALCULATOR = {
@@ -255,7 +255,7 @@ async def test_in_training_the_run_sets_sampling_and_both_are_recorded(
     assert [(p.temperature, p.top_p, p.top_k) for p in used] == [(0.8, 0.9, 5)] * 4
     assert [p.max_tokens for p in used] == [10, 10, 10, 50]
     calls = await visit.calls()
-    assert calls[0].asked == {"temperature": 0.0, "top_p": 0.5, "max_tokens": 10}
+    assert settings_asked(calls[0]) == {"temperature": 0.0, "top_p": 0.5, "max_tokens": 10}
     assert calls[0].used == used[0]
     about = [record.message for record in caplog.records if "temperature" in record.message]
     assert len(about) == 1

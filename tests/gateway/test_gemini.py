@@ -30,7 +30,7 @@ from agentlightning.gateway.wires.unserved import Unserved
 from agentlightning.nouns import CallStatus, FinishReason, Message, SamplingParams, Tool, ToolCall
 from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from agentlightning.templates.base import ParsedDelta
-from tests.gateway.conftest import Build, House, Visit, ids, until
+from tests.gateway.conftest import Build, House, Visit, ids, settings_asked, until
 from tests.gateway.recorded import Recording, distilled, recorded
 
 WIRE = Gemini()
@@ -332,7 +332,7 @@ async def test_limits_and_stops_are_kept(house: House) -> None:
     used = house.engine.requests[0].params
     assert (used.temperature, used.top_p, used.top_k, used.max_tokens) == (0.1, 0.5, 3, 4)
     [first, *_] = await visit.calls()
-    assert first.asked == {"temperature": 0.1, "top_p": 0.5, "top_k": 3, "seed": 5, "max_output_tokens": 4}
+    assert settings_asked(first) == {"temperature": 0.1, "top_p": 0.5, "top_k": 3, "seed": 5, "max_output_tokens": 4}
 
 
 async def test_arguments_that_are_no_object_come_back_as_they_were(house: House) -> None:

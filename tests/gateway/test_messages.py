@@ -29,7 +29,7 @@ from agentlightning.gateway.wires.round_trip import as_object, sealed
 from agentlightning.nouns import CallStatus
 from agentlightning.settings.fields import GatewayConfig, SamplingConfig
 from agentlightning.templates import load_template
-from tests.gateway.conftest import Build, House, Paths, Visit, ids, until
+from tests.gateway.conftest import Build, House, Paths, Visit, ids, settings_asked, until
 from tests.gateway.recorded import fullest
 from tests.tiny import CHATML, MERGES, tiny_tokenizer
 
@@ -134,7 +134,12 @@ async def test_a_reply_is_recorded_exactly(house: House) -> None:
         "assistant",
     )
     [call] = await caller.visit.calls()
-    assert (call.id, call.wire, call.branch, call.asked) == (reply.id, "messages", "root", {"max_tokens": 250})
+    assert (call.id, call.wire, call.branch, settings_asked(call)) == (
+        reply.id,
+        "messages",
+        "root",
+        {"max_tokens": 250},
+    )
     assert reply.id.startswith("msg_")
     assert len(reply.id) == 28
     prompt, sampled = await caller.visit.nodes()

@@ -25,7 +25,7 @@ from agentlightning.gateway.wires.responses import Responses
 from agentlightning.gateway.wires.round_trip import sealed, unsealed
 from agentlightning.nouns import CallStatus
 from agentlightning.settings.fields import SamplingConfig
-from tests.gateway.conftest import Build, House, Visit, until
+from tests.gateway.conftest import Build, House, Visit, settings_asked, until
 
 WIRE = Responses()
 CALC = {
@@ -296,7 +296,7 @@ async def test_a_reply_is_of_the_clients_types_and_says_what_was_sampled(house: 
     [record] = await visit.calls()
     assert (record.wire, record.id, usage["output_tokens"]) == ("responses", reply["id"], record.sampled_tokens)
     assert record.samples[0].message.tool_calls[0].id == asked["call_id"]
-    assert {name: value for name, value in record.asked.items() if name not in ("messages", "tools")} == {
+    assert settings_asked(record) == {
         "metadata": {"a": "b"}, "temperature": 0.5, "max_output_tokens": 150, "user": "u",
         "reasoning": {"effort": "low"}, "text": {"verbosity": "low"},
         "service_tier": "auto", "truncation": "auto", "prompt_cache_key": "k",
