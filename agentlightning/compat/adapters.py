@@ -13,7 +13,7 @@ from typing import Any, Generic, TypedDict, TypeVar, cast
 
 from agentlightning.agent.emitters import get_reward_value
 from agentlightning.agent.rewards import REWARD
-from agentlightning.agent.trained_agents import TrainedAgents
+from agentlightning.agent.trained_agents import TrainedAgents, as_search, check_pattern
 from agentlightning.agent.triplets import Triplet
 from agentlightning.errors import ConfigError
 from agentlightning.nouns import Json
@@ -80,7 +80,8 @@ class TracerTraceToTriplet(TraceAdapter[list[Triplet]]):
     ) -> None:
         del repair_hierarchy
         for name, pattern in (("agent_match", agent_match), ("llm_call_match", llm_call_match)):
-            _check_pattern(f"{type(self).__name__}({name}={pattern!r:.80})", pattern)
+            if pattern is not None:
+                check_pattern(pattern, type(self).__name__, name)
         if exclude_llm_call_in_reward:
             raise ConfigError(
                 f"{type(self).__name__}(exclude_llm_call_in_reward=True): calls inside a reward function are not told "
@@ -98,7 +99,8 @@ class TracerTraceToTriplet(TraceAdapter[list[Triplet]]):
         """Raises ConfigError for what is no list of spans."""
         told = checked_spans(source, type(self).__name__)
         calls = [(place, span, tokens) for place, span in enumerate(told) if (tokens := call_tokens(span)) is not None]
-        chosen = TrainedAgents(self.agent_match)
+        # As a run does: a name that equals an agent's is that agent, else it is searched in names.
+        chosen = TrainedAgents(as_search(self.agent_match, [span.attributes.get(names.AGENT) for _, span, _ in calls]))
         rewards = _rewards(told)
         return [
             _triplet(span, tokens, rewards.get(place))
@@ -163,15 +165,6 @@ def checked_spans(source: object, who: str) -> list[Any]:
                 "attributes"
             )
     return items
-
-
-def _check_pattern(where: str, pattern: object) -> None:
-    if pattern is None:
-        return
-    try:
-        re.compile(cast(str, pattern))
-    except (re.error, TypeError) as error:
-        raise ConfigError(f"{where}: expected a name or a regular expression: {error}") from None
 
 
 def _rewards(told: Sequence[Any]) -> dict[int, float]:

@@ -311,7 +311,7 @@ ABSENT: tuple[Absent, ...] = (
     ),
     Absent(
         "Settings of adapters",
-        "which agents are trained is agent.trained_agents here, `--trained-agents`; tokens come from the record",
+        "which agents are trained is the setting trained_agents; tokens come from the record",
         "adapter_class trace_aggregator agent_match",
     ),
     Absent(
