@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
+from urllib.parse import urlsplit
 
 from agentlightning.agent.task_files import load_tasks as load_tasks
 from agentlightning.errors import TaskError
@@ -64,7 +65,12 @@ def refuse_other_kinds(tasks: object, name: str) -> None:
         if tasks.startswith(("{", "[")) or "\n" in tasks:
             raise TaskError(f"{name} is JSON as text: pass json.loads(...), or the path of a file")
         if "://" in tasks:
-            raise TaskError(f"{name}={tasks!r:.200} is a URL: download the file first, and pass its path")
+            remedy = (
+                "download the file first, and pass its path"
+                if Path(urlsplit(tasks).path).suffix
+                else "joining a running server as workers has no part behind it in this version; pass the tasks"
+            )
+            raise TaskError(f"{name}={tasks!r:.200} is a URL: {remedy}")
         return
     if isinstance(tasks, Path):
         return

@@ -19,10 +19,12 @@ from agentlightning.agent.calling import AgentSpec, LitAgent
 from agentlightning.agent.loading import short_errors
 from agentlightning.agent.resources import LLM, PromptTemplate
 from agentlightning.agent.tasks import refuse_other_kinds
+from agentlightning.agent.trained_agents import chosen_by_adapter
 from agentlightning.algorithms import ALGORITHMS, Algorithm
 from agentlightning.errors import ConfigError
 from agentlightning.records.json_values import comes_from, kind_of
 from agentlightning.records.progress import Progress
+from agentlightning.runners.adapting import own_adapt
 from agentlightning.runners.compaction import check_parameters
 from agentlightning.runners.companions import HOOKS, hooks_of, is_hook
 from agentlightning.runners.grading import count_arguments
@@ -186,6 +188,46 @@ def _compact_remedy(value: Any) -> str | None:
     return None
 
 
+def matched_by(adapter: Any) -> str | None:
+    """Which agents an adapter has trained; None for all. Raises ConfigError for what is no adapter."""
+    if own_adapt(adapter) is not None and not hasattr(adapter, "agent_match"):
+        return None
+    return chosen_by_adapter(adapter)
+
+
+def _is_adapter(value: Any) -> bool:
+    if isinstance(value, type | str):
+        return False
+    return isinstance(value, Mapping) or hasattr(value, "agent_match") or own_adapt(value) is not None
+
+
+def _adapter_remedy(value: Any) -> str | None:
+    if isinstance(value, type):
+        return f"it is a class: pass an instance, adapter={value.__name__}()"
+    return None
+
+
+LAYOUTS = {"sm": "sm", "shm": "sm", "cs": "cs"}
+"""How a program may say that its processes are laid out: agents in the one process of the run, or apart from it."""
+
+
+def layout_of(strategy: Any) -> str | None:
+    """``sm`` or ``cs``; None for what says neither."""
+    kind = strategy
+    if isinstance(strategy, Mapping):
+        said = cast("Mapping[Any, Any]", strategy)
+        kind = said.get("type") if set(said) == {"type"} else None
+    return LAYOUTS.get(kind) if isinstance(kind, str) else None
+
+
+def _strategy_remedy(value: Any) -> str | None:
+    if isinstance(value, Mapping) and (
+        others := [str(key) for key in cast("Mapping[Any, Any]", value) if key != "type"]
+    ):
+        return f"{others[0]} has no part behind it, since a run starts its processes itself: leave it out"
+    return None
+
+
 _TRACES = ("init", "trace_context", "get_last_trace")
 
 
@@ -244,6 +286,13 @@ ARGUMENTS: dict[str, Argument] = {
                         "'FILE.py:name'", _shortens, "compact=shorten", _compact_remedy),
     "tracer": Argument("a Tracer", _is_tracer, "tracer=AgentOpsTracer()", _tracer_remedy),
     "hooks": Argument(f"objects with any of {', '.join(HOOKS)}", _are_hooks, "hooks=[MyHook()]", _hooks_remedy),
+    "adapter": Argument("{'agent_match': ...}, or an object with agent_match or adapt", _is_adapter,
+    "adapter={'agent_match': 'NAME'}", _adapter_remedy),
+    "triplet_exporter": Argument("an adapter under its older name", _is_adapter,
+    "triplet_exporter=TripletExporter()", _adapter_remedy),
+    "strategy": Argument("'sm' (one process) or 'cs' (agents apart from the run)",
+    lambda v: layout_of(v) is not None, "strategy='sm'", _strategy_remedy),
+    "daemon": Argument("True or False", lambda v: isinstance(v, bool), "daemon=True"),
     "progress": Argument("True, False, or an object with the "
                          "methods of Progress", _is_progress, "progress=False", _progress_remedy),
     "resume": Argument("True, False, or the id of a run", lambda v: isinstance(v,

@@ -31,11 +31,17 @@ def fingerprint(
     agent: AgentSpec,
     grader: Callable[..., Any] | None,
     compact: Callable[..., Any] | None = None,
+    adapt: Callable[..., Any] | None = None,
 ) -> dict[str, Json]:
     """What is recorded of a run: ``tasks`` and ``code``."""
     return {
         "tasks": {"train_dataset": _of_tasks(train), "val_dataset": _of_tasks(val)},
-        "code": {"agent": _of_agent(agent), "grader": _of_code(grader), "compact": _of_code(compact)},
+        "code": {
+            "agent": _of_agent(agent),
+            "grader": _of_code(grader),
+            "compact": _of_code(compact),
+            "adapter": _of_code(adapt),
+        },
     }
 
 
@@ -58,7 +64,7 @@ def compare(
             notes.append(
                 f"run {run_id} had {had} in its {name} and is given {has}: scores before and after are not of the same"
             )
-    for what in ("agent", "grader", "compact"):
+    for what in ("agent", "grader", "compact", "adapter"):
         before, after = recorded["code"].get(what), now["code"][what]
         if before is not None and after is not None and before["digest"] != after["digest"]:
             notes.append(
@@ -66,7 +72,7 @@ def compare(
                 "made by what it was then"
             )
         elif (before is None) != (after is None) and what != "agent":
-            name = "grader" if what == "grader" else "function that shortens histories"
+            name = "function that shortens histories" if what == "compact" else what
             change = f"had a {name} and is given none" if after is None else f"had no {name} and is given one"
             notes.append(f"run {run_id} {change}")
     return notes

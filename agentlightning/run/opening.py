@@ -107,6 +107,8 @@ class Plan:
     """The command that asked for it, where one did."""
     companions: Companions | None = None
     """What goes along with every attempt where its agent runs."""
+    adapter: object = None
+    """What makes triplets of attempts' spans, where the program has code of its own for that."""
     notes: Sequence[str] = ()
     """Lines for people, said when it begins."""
 
@@ -166,6 +168,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
     began = machine.read()  # loading torch takes long enough to see how busy the machine is
     from agentlightning.gateway import Gateway
     from agentlightning.run.writer import MetricsWriter
+    from agentlightning.runners.adapting import own_adapt
     from agentlightning.runners.check import check_agent, new_launcher
     from agentlightning.runners.compaction import Compactor
     from agentlightning.runners.local_desk import LocalDesk, run_here
@@ -187,7 +190,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
         resumed = await _find(plan, store) if plan.resume else None
         resolved, said = await _with_model_chosen(resolved, output, store, resumed)
         config = resolved.config
-        prints = fingerprint(plan.train, plan.val, plan.agent, plan.grader, plan.compact)
+        prints = fingerprint(plan.train, plan.val, plan.agent, plan.grader, plan.compact, own_adapt(plan.adapter))
         description = {**describe_run(resolved, plan.agent.file), "mode": str(plan.mode), **prints}
         description["asked"] = plan.asked.to_json() if plan.asked is not None else None
         description["agents_by"] = AGENTS_BY
@@ -243,6 +246,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
             sampling={Mode.TRAIN: config.sampling, Mode.VAL: config.evaluation, Mode.DEV: config.sampling},
             resources=given,
             grader=plan.grader,
+            adapter=plan.adapter,
             folder=folder,
         )
         desk.serve(plan.mode, NOTHING_YET)

@@ -28,12 +28,12 @@ from agentlightning.nouns import Json, Mode, RunStatus
 from agentlightning.policies import check_layout
 from agentlightning.records.ledger import Ledger, total
 from agentlightning.records.result import Evaluation
-from agentlightning.run.arguments import checked
+from agentlightning.run.arguments import checked, layout_of, matched_by
 from agentlightning.run.entry import Interrupts, outliving_terminal, run_here, run_sync
 from agentlightning.run.model_choice import external_models, with_model_named
 from agentlightning.run.opening import OpenRun, Plan, open_run
 from agentlightning.runners.compaction import check_parameters
-from agentlightning.runners.companions import Companions, hooks_of
+from agentlightning.runners.companions import AdapterView, Companions, hooks_of
 from agentlightning.settings.fields import RunConfig
 from agentlightning.settings.foreign import ForeignSettings, SpeaksForeign
 from agentlightning.settings.sources import Resolved, resolve
@@ -70,7 +70,9 @@ class Trainer:
     attempt)`` scores attempts whose agent returns no number. ``compact(messages, tools, limit, count)``, a
     function or ``"FILE.py:name"``, shortens a history that has grown past the model's context. ``max_tasks`` (or
     ``max_rollouts``) uses only the first tasks. ``tracer`` and ``hooks`` go along with each attempt where its agent
-    runs (docs/agents.md); ``trainer.tracer`` is the one that agents are given. ``progress`` False prints nothing; a
+    runs (docs/agents.md); ``trainer.tracer`` is the one that agents are given. ``adapter`` says which agents are
+    trained, ``{"agent_match": "write"}``, or makes triplets of each attempt's spans; ``trainer.adapter.agent_match`` is
+    what it says, None for all. ``progress`` False prints nothing; a
     Progress object is told instead of the terminal.
 
     Raises ConfigError for anything that cannot work: an unknown or unsupported argument, a setting out of range, a
@@ -99,12 +101,14 @@ class Trainer:
         compact: Callable[..., Any] | str | None = None,
         tracer: Any = None,
         hooks: Any = None,
+        adapter: Any = None,
+        triplet_exporter: Any = None,
+        strategy: str | Mapping[str, Any] | None = None,
+        daemon: bool | None = None,
         progress: Progress | bool = True,
         **settings: Any,
     ) -> None:
         bound_spinning()
-        if settings.get("strategy") == "sm":
-            del settings["strategy"]
         for name in [
             name for name, value in settings.items() if not value and (entry := find(name)) and not entry.synonym
         ]:
@@ -112,7 +116,15 @@ class Trainer:
         for name in [name for name in _NO_PART_YET if name in settings and not isinstance(settings[name], Mapping)]:
             if settings.pop(name):
                 raise ConfigError(f"Trainer({name}=...) has no part behind it in this version: {_NO_PART_YET[name]}")
+        del daemon  # agents' processes end with the program, and a run waits for them: both of its meanings hold
         flags = dict(settings)
+        given_adapter = _one_of("adapter", adapter, "triplet_exporter", triplet_exporter)
+        match = matched_by(given_adapter)
+        trained = flags.get("trained_agents")
+        _put(flags, "trained_agents", _one_of("adapter's agent_match", match, "trained_agents", trained))
+        self._strategy = layout_of(strategy)
+        if self._strategy == "sm":
+            flags = _laid_over({"runner": {"isolation": "thread"}}, flags)
         _put(flags, "model.path", None if model is None else str(model))
         _put(flags, "runner.n_runners", _one_of("n_runners", n_runners, "n_workers", n_workers))
         _put(flags, "gateway.port", port)
@@ -123,13 +135,18 @@ class Trainer:
             config, flags, None if isinstance(algorithm, SpeaksForeign) else algorithm, self.foreign
         )
         self.config: RunConfig = self.resolved.config
+        if self._strategy == "sm" and self.config.runner.isolation == "process":
+            raise ConfigError("strategy='sm' and runner.isolation='process' say the opposite: leave one of them out")
         self.algorithm: Algorithm = cast(Algorithm, self.resolved.algorithm)
         self.grader = grader
         self.compact: Callable[..., Any] | None = load_object(compact) if isinstance(compact, str) else compact
         if self.compact is not None:
             check_parameters(self.compact)
         self.tracer: Any = Tracer() if tracer is None else tracer
-        self.companions = Companions(self.tracer, hooks_of(hooks))
+        self.adapter: Any = (
+            AdapterView(match) if given_adapter is None or isinstance(given_adapter, Mapping) else given_adapter
+        )
+        self.companions = Companions(self.tracer, hooks_of(hooks), match)
         self.train_dataset = train_dataset
         self.val_dataset = val_dataset
         self.max_tasks = _one_of("max_tasks", max_tasks, "max_rollouts", max_rollouts)
@@ -356,6 +373,11 @@ class Trainer:
         files = self.foreign
         if isinstance(agent, LitAgent):
             cast("LitAgent[Any]", agent).set_trainer(self)
+        if self._strategy == "cs" and self.config.runner.isolation == "auto" and not spec.from_path:
+            notes.append(
+                f"strategy='cs': {spec.name} is an object of this program, and runs in threads of it; for processes of "
+                "its own pass 'FILE.py:name', or runner={'isolation': 'process'}"
+            )
         train_tasks: list[Json] = []
         if mode is not Mode.VAL:
             name, given = (
@@ -385,6 +407,7 @@ class Trainer:
             asked=self.asked,
             notes=tuple(notes) if mode is Mode.TRAIN else (),
             companions=self.companions,
+            adapter=self.adapter if self.algorithm.trains_weights else None,
         )
 
     def _resumes(self, resume: bool | str) -> bool | str:

@@ -37,12 +37,13 @@ def is_triplet(value: object) -> bool:
     return any(kind.__name__ == "Triplet" for kind in type(value).__mro__)
 
 
-def read_triplets(items: Sequence[object]) -> tuple[GivenTriplet, ...] | Failure:
-    """The triplets of a list that has some, or the failure that the first bad one is."""
+def read_triplets(items: Sequence[object], whose: str = "the agent returned") -> tuple[GivenTriplet, ...] | Failure:
+    """The triplets of a list that has some, or the failure that the first bad one is. ``whose`` says in messages where
+    they come from."""
     if len(items) > MAX_TRIPLETS:
         return Failure(
             Reason.AGENT_ERROR,
-            f"the agent returned {len(items):,} triplets, and of one attempt {MAX_TRIPLETS:,} are taken: return those "
+            f"{whose} {len(items):,} triplets, and of one attempt {MAX_TRIPLETS:,} are taken: return those "
             "to be trained, or make several tasks of this one",
         )
     read: list[GivenTriplet] = []
@@ -64,9 +65,9 @@ def read_triplets(items: Sequence[object]) -> tuple[GivenTriplet, ...] | Failure
             if tokens == 0 and not any(map(_has_tokens, items)):
                 return Failure(
                     Reason.EMPTY,
-                    f"none of the {len(items)} triplets that the agent returned has tokens: triplet {place} {error}",
+                    f"none of the {len(items)} triplets that {whose} has tokens: triplet {place} {error}",
                 )
-            return Failure(error.reason, f"triplet {place} of {len(items)} that the agent returned {error}")
+            return Failure(error.reason, f"triplet {place} of {len(items)} that {whose} {error}")
     return tuple(read)
 
 

@@ -30,6 +30,7 @@ from agentlightning.records.attempts import AttemptReport
 from agentlightning.records.probe import AgentProbe
 from agentlightning.records.traces import AttemptTrace
 from agentlightning.records.usage import AttemptUsage
+from agentlightning.runners.adapting import Adapting, own_adapt
 from agentlightning.runners.assignment import Assignment, Endpoint
 from agentlightning.runners.check import new_launcher
 from agentlightning.runners.companions import Companions, Say
@@ -147,8 +148,9 @@ class _Open:
 
 class LocalDesk:
     """The desk of one run. ``sampling`` says by mode how agents' calls are sampled; ``grader(task, output, attempt)``,
-    plain or async, scores what returns no number. ``resources`` are the user's, with their API keys. Logs go to
-    ``folder/logs``. ``on_attempt`` is called with each AttemptReport.
+    plain or async, scores what returns no number; a program's own ``adapter`` makes triplets of attempts' spans.
+    ``resources`` are the user's, with their API keys. Logs go to ``folder/logs``. ``on_attempt`` is called with each
+    AttemptReport.
 
     Raises ConfigError, here or in ``start``, for what cannot work.
     """
@@ -163,6 +165,7 @@ class LocalDesk:
         sampling: Mapping[Mode, SamplingConfig | EvaluationConfig],
         resources: Mapping[str, Any] | None = None,
         grader: Grader | None = None,
+        adapter: object = None,
         folder: Path | None = None,
     ) -> None:
         self.on_attempt: Callable[[AttemptReport], Any] | None = None
@@ -173,6 +176,7 @@ class LocalDesk:
         self._leases = Leases(store, run_id, config)
         self._resources = HandedResources(store, run_id, resources or {})
         self._graders = None if grader is None else Graders(grader, config.grader, config.n_runners, self.keys)
+        self._adapting = None if own_adapt(adapter) is None else Adapting(adapter, config.deadline)
         self._logs = None if folder is None else folder / "logs"
         self._open: dict[str, _Open] = {}
         self._none_open = asyncio.Event()
@@ -200,6 +204,8 @@ class LocalDesk:
             attempt.stop.set()
         if self._graders is not None:
             await self._graders.close()
+        if self._adapting is not None:
+            await self._adapting.close()
 
     def serve(self, mode: Mode, groups: Collection[int] | None) -> None:
         """Leases rollouts of this mode and these groups alone from now on (None: of all), and looks for them at once.
@@ -253,9 +259,9 @@ class LocalDesk:
             return  # it was reported before
         try:
             usage = await self._gateway.end(attempt_id)
-            result, given = await self._match(attempt, result)
             marked = () if said is None else tuple(said.marked)
             agents = {} if said is None else usage.name_calls(said.named)
+            result, given = await self._match(attempt, result, agents)
             graded = await self._grade(attempt, result, usage)
             with suppress(LeaseLost):  # cancelled or expired meanwhile: what ended it has been recorded
                 if result is None or self._is_stopped(attempt):
@@ -328,21 +334,45 @@ class LocalDesk:
             )
         )  # fmt: skip
 
-    async def _match(self, attempt: _Open, result: AgentResult | None) -> tuple[AgentResult | None, Matched | None]:
-        """What the triplets that the agent returned come to, or the failure in place of its result where they cannot
-        be."""
-        if not isinstance(result, Returned) or not result.triplets or self._is_stopped(attempt):
+    async def _match(
+        self, attempt: _Open, result: AgentResult | None, agents: Mapping[str, str]
+    ) -> tuple[AgentResult | None, Matched | None]:
+        """What the triplets that the agent returned, or the program's adapter made, come to; or the failure in place of
+        the result where they cannot be."""
+        if not isinstance(result, Returned) or self._is_stopped(attempt):
+            return result, None
+        adapting = None if result.triplets or attempt.rollout.mode is Mode.VAL else self._adapting
+        if adapting is None and not result.triplets:
             return result, None
         id = attempt.attempt.id
         trace = AttemptTrace(attempt.attempt, tuple(await self._store.calls(id)), tuple(await self._store.nodes(id)))
+        if adapting is not None:
+            if not trace.calls:
+                return result, None
+            made = await adapting.triplets(await self._as_told(trace, agents), attempt.log, attempt.stop)
+            if not isinstance(made, tuple):
+                return made, None
+            result = replace(result, triplets=made)
         policy = self._gateway.default_policy
-        matched = await asyncio.to_thread(match_triplets, result.triplets, trace, policy, time.time())
+        whose = "the agent returned" if adapting is None else f"{adapting.what} made"
+        matched = await asyncio.to_thread(match_triplets, result.triplets, trace, policy, time.time(), whose)
         if isinstance(matched, Failure):
             return matched, None
         strange = largest_unrecorded(matched, trace)
         if strange is not None and not self._gateway.has_token(strange):
-            return unknown_token(result.triplets, strange), None
+            return unknown_token(result.triplets, strange, whose), None
         return result, matched
+
+    async def _as_told(self, trace: AttemptTrace, agents: Mapping[str, str]) -> AttemptTrace:
+        """With everything that is known of the attempt by now, the agents of its calls too."""
+        attempt = trace.attempt
+        rewards = await self._store.rewards(attempt.rollout_id)
+        return replace(
+            trace,
+            calls=tuple(replace(call, agent=agents.get(call.id, call.agent)) for call in trace.calls),
+            rewards=tuple(reward for reward in rewards if reward.attempt_id == attempt.id),
+            spans=tuple(await self._store.spans(attempt.id)),
+        )
 
     async def _record(self, attempt: _Open, facts: Facts, agents: Mapping[str, str]) -> None:
         """``facts`` without what was emitted; ``agents`` made calls, by the call's id."""

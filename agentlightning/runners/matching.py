@@ -52,10 +52,12 @@ class Matched:
         )
 
 
-def match_triplets(triplets: Sequence[GivenTriplet], trace: AttemptTrace, policy: str, now: float) -> Matched | Failure:
+def match_triplets(
+    triplets: Sequence[GivenTriplet], trace: AttemptTrace, policy: str, now: float, whose: str = "the agent returned"
+) -> Matched | Failure:
     """Gives each triplet its call: the first of the recorded ones with the same tokens that no triplet before it has,
     else a new one to ``policy``. A failure where more triplets have the tokens of recorded calls than there are such
-    calls: a call's reward is one number."""
+    calls: a call's reward is one number. ``whose`` says in messages where they come from."""
     recorded = _recorded(trace)
     taken: dict[str, int] = {}
     given: _Given | None = None
@@ -73,7 +75,7 @@ def match_triplets(triplets: Sequence[GivenTriplet], trace: AttemptTrace, policy
             before = taken[call_id]
             return Failure(
                 Reason.AGENT_ERROR,
-                f"triplets {before} and {place} of {len(triplets)} that the agent returned are of one recorded call: "
+                f"triplets {before} and {place} of {len(triplets)} that {whose} are of one recorded call: "
                 "return each call once, with one of its samples",
             )
         taken[call_id] = place
@@ -90,14 +92,13 @@ def largest_unrecorded(matched: Matched, trace: AttemptTrace) -> int | None:
     return largest if largest > recorded else None
 
 
-def unknown_token(triplets: Sequence[GivenTriplet], token: int) -> Failure:
+def unknown_token(triplets: Sequence[GivenTriplet], token: int, whose: str = "the agent returned") -> Failure:
     """The failure where a token is outside the model's vocabulary."""
     places = enumerate(triplets, 1)
     place = next(place for place, each in places if token in each.prompt_ids or token in each.response_ids)
     return Failure(
         Reason.AGENT_ERROR,
-        f"triplet {place} of {len(triplets)} that the agent returned has token id {token}, which is not in the model's "
-        "vocabulary",
+        f"triplet {place} of {len(triplets)} that {whose} has token id {token}, which is not in the model's vocabulary",
     )
 
 

@@ -345,7 +345,7 @@ ABSENT: tuple[Absent, ...] = (
         "InMemoryLightningStore LightningStore LightningStoreThreaded MongoLightningStore SqliteLightningStore "
         "LitAgentRunner AgentRunnerV2 AgentRunner Runner LegacyAgentRunner "
         "BaseRunner SharedMemoryExecutionStrategy ClientServerExecutionStrategy ExecutionStrategy LLMProxy "
-        "strategy daemon postgres postgresql mongo mongodb redis",
+        "postgres postgresql mongo mongodb redis",
     ),
     Absent(
         "Types of other versions of this package",

@@ -113,7 +113,8 @@ class Tracer:
         return last_trace()
 
     def get_langchain_handler(self, tags: list[str] | None = None) -> Any:
-        """A callback handler for LangChain that tells which node of a graph made which call; None where nothing tells
-        it."""
-        del tags
-        return None
+        """A callback handler for LangChain that tells which node of a graph made which call; None where LangChain is
+        not installed. Raises ConfigError for ``tags``, which belong into the config of what is invoked."""
+        from agentlightning.tracing.langchain import get_langchain_handler
+
+        return get_langchain_handler(tags)

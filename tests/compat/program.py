@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from agentlightning import AgentOpsTracer, LitAgent, Tracer, emit_reward, rollout
+from agentlightning import AgentOpsTracer, LitAgent, Tracer, Triplet, emit_reward, rollout
 
 _no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -139,3 +140,91 @@ class Spans:
 
     async def on_rollout_end(self, *, agent: Any, runner: Any, rollout: Any, spans: Any) -> None:
         note(self.file, " ".join(sorted(span.attributes.get("agent.name", span.name) for span in spans)))
+
+
+def writes_and_checks(task: Any, llm: Any) -> float:
+    ask(llm.endpoint, task["letter"], agent="check_query")
+    text = ask(llm.endpoint, task["letter"], agent="rewrite_query")["choices"][0]["message"]["content"] or ""
+    return float(text.startswith(task["letter"])) + 0.01 * len(text)
+
+
+def returns_triplets(task: Any, llm: Any) -> list[Triplet]:
+    ask(llm.endpoint, task["letter"])
+    return [*triplets(Tracer().get_last_trace()), Triplet(prompt=[5], response=[6], reward=1.0)]
+
+
+ports: list[str] = []
+
+
+def tells_its_port(task: Any, llm: Any) -> float:
+    ports.append(llm.endpoint)
+    return plain(task, llm)
+
+
+class Writes(LitAgent[Any]):
+    """Notes which agents its Trainer's adapter matches."""
+
+    def rollout(self, task: Any, llm: Any) -> float:
+        note(Path(task["notes"]), str(self.trainer.adapter.agent_match))
+        return writes_and_checks(task, llm)
+
+
+writes = Writes()
+
+
+class Named:
+    """An adapter that says who is trained, and nothing else."""
+
+    def __init__(self, agent_match: str | None = None) -> None:
+        self.agent_match = agent_match
+
+
+def triplets(spans: Any) -> list[Triplet]:
+    return [
+        Triplet(
+            prompt={"token_ids": span.attributes["prompt_token_ids"]},
+            response={"token_ids": span.attributes["response_token_ids"]},
+            metadata={"agent_name": span.attributes["agent.name"]},
+        )
+        for span in spans
+        if "response_token_ids" in span.attributes
+    ]
+
+
+def halves(spans: Any) -> list[Triplet]:
+    """Half a reward for what one agent said, none for the other's."""
+    made = triplets(spans)
+    for triplet in made:
+        triplet.reward = 0.5 if triplet.metadata["agent_name"] == "rewrite_query" else 0.0
+    return made
+
+
+class Halves:
+    async def adapt(self, source: Any, /) -> Any:
+        return halves(source)
+
+
+class Exports:
+    def export(self, spans: Any) -> list[Triplet]:
+        return halves(spans)
+
+
+class BadAdapter:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def adapt(self, spans: Any) -> Any:
+        raise self.error
+
+
+class Makes:
+    def __init__(self, made: Any) -> None:
+        self.made = made
+
+    def adapt(self, spans: Any) -> Any:
+        return self.made
+
+
+class Hangs:
+    def adapt(self, spans: Any) -> Any:
+        time.sleep(3600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -59,7 +60,9 @@ def test_a_tracer_has_the_calls_that_programs_make(tracer: Tracer) -> None:
         pass
     tracer.teardown_worker(0)
     tracer.teardown()
-    assert tracer.get_langchain_handler() is None and tracer.get_langchain_handler(tags=["write"]) is None
+    assert (tracer.get_langchain_handler() is None) == (find_spec("langchain_core") is None)
+    with pytest.raises(ConfigError, match=r"^get_langchain_handler\(tags=\['write'\]\): a handler has no tags here"):
+        tracer.get_langchain_handler(tags=["write"])
 
 
 def test_a_class_of_ones_own_needs_no_constructor_of_ours() -> None:
@@ -86,7 +89,7 @@ def test_what_a_traced_call_raises_gets_out_of_its_context() -> None:
 @pytest.mark.parametrize("name", ["agentops_managed", "instrument_managed", "daemon"])
 def test_who_instruments_makes_no_difference(name: str) -> None:
     for value in (True, False):
-        assert AgentOpsTracer(**{name: value}).get_langchain_handler() is None
+        assert AgentOpsTracer(**{name: value}).get_last_trace is not None
 
 
 def test_an_argument_that_no_tracer_has_is_refused_by_name() -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentlightning import GRPO, AgentOpsTracer, LitAgent, OtelTracer, Trainer
+from agentlightning import GRPO, AgentOpsTracer, LitAgent, OtelTracer, Trainer, Triplet
+from agentlightning.credit.settings import CreditSettings
 from agentlightning.errors import ConfigError
+from agentlightning.store import open_store
 from agentlightning.tracing.tracer import Tracer
 from tests.compat import program
 from tests.tiny import letter_tasks
@@ -184,3 +189,183 @@ def test_an_agent_may_be_any_form_of_the_surface(letters: Path, tmp_path: Path) 
     for agent in (program.plain, program.decorated, program.Knows(tmp_path / "notes")):
         report = trainer(letters, tmp_path).dev(agent, letter_tasks(1), n=1)
         assert [line.outcome for line in report.attempts] == ["succeeded"] * 2
+
+
+# --------------------------------------------------------------------------- adapter
+
+
+@pytest.mark.parametrize("name", ["adapter", "triplet_exporter"])
+@pytest.mark.parametrize(
+    "adapter",
+    [{"agent_match": "write"}, program.Named("write")],
+    ids=lambda each: type(each).__name__,
+)
+def test_an_adapters_agent_match_chooses_the_agents_that_are_trained(name: str, adapter: Any) -> None:
+    run = Trainer(model="m", **{name: adapter})
+    assert run.adapter.agent_match == run.config.trained_agents == "write"
+    assert isinstance(adapter, dict) or run.adapter is adapter
+
+
+@pytest.mark.parametrize("adapter", [None, {}, {"agent_match": None}, program.Named(), program.Halves()])
+def test_an_adapter_that_matches_nobody_trains_all(adapter: Any) -> None:
+    run = Trainer(model="m", adapter=adapter)
+    assert run.config.trained_agents is None and getattr(run.adapter, "agent_match", None) is None
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_only_calls_of_the_agents_that_an_adapter_matches_are_trained(
+    letters: Path, tmp_path: Path, isolation: str
+) -> None:
+    notes = tmp_path / "notes"
+    run = plain(letters, tmp_path, adapter={"agent_match": "write"}, steps=1, runner={"isolation": isolation})
+    tasks = [{**task, "notes": str(notes)} for task in letter_tasks(2)]
+    ledger = run.fit(program.writes, tasks).ledger.check()
+    assert ledger.masked["other_agent"] > 0 and ledger.trained > 0
+    assert set(notes.read_text().split()) == {"write"}, "what the agent reads of its Trainer"
+
+
+@pytest.mark.parametrize("how", ["adapt", "export", "call"])
+def test_a_programs_own_adapter_gives_recorded_calls_their_rewards(letters: Path, tmp_path: Path, how: str) -> None:
+    adapter: Any = {"adapt": program.Halves(), "export": program.Exports(), "call": program.halves}[how]
+    run = trainer(
+        letters, tmp_path, adapter=adapter, steps=1, val_dataset=letter_tasks(1),
+        algorithm=GRPO(group_size=2, tasks_per_step=2, credit=CreditSettings(scheme="call")),
+    )  # fmt: skip
+    result = run.fit(program.writes_and_checks, letter_tasks(2))
+    ledger = result.ledger.check()
+    assert ledger.rollouts == {"succeeded": 4} and not ledger.calls.get("given"), ledger
+    spans = [span for span in run.tracer.get_last_trace() if "reward" in span.attributes]
+    assert all(validation.scored == 1 for validation in result.validations), "and nothing of a validation's"
+    assert len(spans) == 1
+    store = open_store(run.config.record_url)
+
+    async def rewards() -> list[Any]:
+        rollouts = [each for each in await store.rollouts(result.run_id) if each.mode == "train"]
+        return [reward for each in rollouts for reward in await store.rewards(each.id)]
+
+    given = [reward for reward in asyncio.run(rewards()) if reward.call_id is not None]
+    asyncio.run(store.close())
+    assert sorted({reward.value for reward in given}) == [0.0, 0.5] and len(given) == 8
+
+
+@pytest.mark.parametrize(
+    ("adapter", "reason", "says"),
+    [
+        (program.BadAdapter(KeyError("mine")), "agent_error", r"the adapter BadAdapter failed in adapt: KeyError: 'mine' \(program\.py:\d+\)"),
+        (program.BadAdapter(SystemExit(3)), "agent_error", r"the adapter BadAdapter failed in adapt: SystemExit: 3 \(program\.py:\d+\)"),
+        (program.Makes(None), "agent_error", r"the adapter Makes failed in adapt: TypeError: it returned NoneType, not a list of Triplet"),
+        (program.Makes([]), "empty", r"the adapter Makes made no triplet of 2 calls"),
+        (program.Makes([3]), "empty", r"none of the 1 triplets that the adapter Makes made has tokens: triplet 1 is int, .*"),
+        (program.Makes([Triplet(prompt=[1], response=[10**6])]), "agent_error", r"triplet 1 of 1 that the adapter Makes made has token id 1000000, .*"),
+    ],
+    ids=lambda each: "",
+)  # fmt: skip
+def test_an_adapter_that_fails_is_its_attempts_failure_in_one_line_and_not_the_end_of_a_run(
+    letters: Path, tmp_path: Path, adapter: Any, reason: str, says: str
+) -> None:
+    run = trainer(letters, tmp_path, adapter=adapter)
+    report = run.dev(program.writes_and_checks, letter_tasks(2), n=2)
+    assert {line.outcome for line in report.attempts} == {f"failed: {reason}"}, report
+    assert re.search(says, str(report)), report
+
+
+def test_an_adapter_has_the_attempts_deadline(letters: Path, tmp_path: Path) -> None:
+    run = trainer(letters, tmp_path, adapter=program.Hangs(), runner={"deadline": 3.0})
+    report = run.dev(program.writes_and_checks, letter_tasks(1), n=1)
+    assert report.attempts[0].outcome == "failed: timeout" and "the adapter did not return within 3 s" in str(report)
+
+
+def test_triplets_that_the_agent_returned_itself_are_not_made_again(letters: Path, tmp_path: Path) -> None:
+    run = trainer(letters, tmp_path, adapter=program.BadAdapter(KeyError("mine")))
+    report = run.dev(program.returns_triplets, letter_tasks(1), n=1)
+    assert report.attempts[0].outcome == "succeeded", report
+
+
+@pytest.mark.parametrize(
+    ("keywords", "says"),
+    [
+        ({"adapter": {"agent_mtch": "x"}}, r"Trainer\(adapter=.*\): 'agent_mtch' is no setting of an adapter here"),
+        ({"adapter": {"agent_match": "("}}, r"Trainer\(adapter=.*\): agent_match='\(' is no regular expression"),
+        ({"adapter": {"agent_match": 3}}, r"Trainer\(adapter=.*\): agent_match=3 is no text"),
+        ({"adapter": "write"}, r"Trainer\(adapter='write'\): expected \{'agent_match': \.\.\.\}, or an object"),
+        ({"adapter": object()}, r"Trainer\(adapter=<an object>\): expected \{'agent_match'"),
+        ({"adapter": program.Named}, r"Trainer\(adapter=Named\): expected .*: it is a class: pass an instance"),
+        ({"triplet_exporter": 3}, r"Trainer\(triplet_exporter=3\): expected an adapter under its older name"),
+        ({"adapter": {"agent_match": "a"}, "triplet_exporter": {}}, r"adapter and triplet_exporter are the same setting"),
+        ({"adapter": {"agent_match": "a"}, "trained_agents": "b"}, r"adapter's agent_match and trained_agents are the same setting"),
+    ],
+)  # fmt: skip
+def test_what_is_no_adapter_is_refused_in_one_line(keywords: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{says}") as refused:
+        Trainer(model="m", **keywords)
+    assert "\n" not in str(refused.value)
+
+
+# --------------------------------------------------------------------------- how processes are laid out
+
+
+@pytest.mark.parametrize("strategy", ["sm", "shm", {"type": "sm"}, {"type": "shm"}])
+def test_one_process_is_threads_also_for_an_agent_that_is_named_by_its_path(
+    letters: Path, tmp_path: Path, strategy: Any
+) -> None:
+    run = trainer(letters, tmp_path, strategy=strategy)
+    assert run.config.runner.isolation == "thread"
+    run.dev(f"{program.__name__}:plain", letter_tasks(1), n=1)
+
+
+@pytest.mark.parametrize("strategy", ["cs", {"type": "cs"}])
+def test_client_and_server_are_processes_where_an_agent_can_have_one_and_a_line_where_not(
+    letters: Path, tmp_path: Path, strategy: Any
+) -> None:
+    said: Any = program.Listener()
+    run = plain(letters, tmp_path, strategy=strategy, progress=said, steps=1)
+    run.fit(program.plain, letter_tasks(2))
+    assert [line for line in said.messages if line.startswith("strategy='cs': plain is an object of this program")]
+    said.messages.clear()
+    run.fit(f"{program.__name__}:plain", letter_tasks(2))
+    assert not [line for line in said.messages if "strategy" in line]
+
+
+@pytest.mark.parametrize("daemon", [True, False])
+def test_daemon_is_what_is_done_either_way(letters: Path, tmp_path: Path, daemon: bool) -> None:
+    """A run has ended its agents' processes when it returns, and they end with the program."""
+    run = plain(letters, tmp_path, daemon=daemon, steps=1, runner={"isolation": "process"})
+    run.fit(program.plain, letter_tasks(2))
+    done = subprocess.run(["ps", "-o", "pid=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=False)
+    assert len(done.stdout.split()) <= 1, "nothing is left but ps"
+
+
+@pytest.mark.parametrize(
+    ("keywords", "says"),
+    [
+        ({"strategy": "ray"}, r"Trainer\(strategy='ray'\): expected 'sm' \(one process\) or 'cs' \(agents apart from the run\)"),
+        ({"strategy": 3}, r"Trainer\(strategy=3\): expected 'sm'"),
+        ({"strategy": {"type": "cs", "server_port": 1}}, r"Trainer\(strategy=.*\): expected .*: server_port has no part behind it"),
+        ({"daemon": "yes"}, r"Trainer\(daemon='yes'\): expected True or False: daemon=True"),
+        ({"strategy": "sm", "runner": {"isolation": "process"}}, r"strategy='sm' and runner\.isolation='process' say the opposite"),
+        ({"port": 70000}, r"Trainer\(port=70000\): expected a whole number from 0 \(a free one\) to 65535"),
+        ({"num_epochs": 0}, r"Trainer\(num_epochs=0\): expected a whole number, at least 1"),
+        ({"max_tasks": 1, "max_rollouts": 2}, r"max_tasks and max_rollouts are the same setting: pass one of them"),
+        ({"n_workers": 1, "n_runners": 2}, r"n_runners and n_workers are the same setting: pass one of them"),
+        ({"output_dir": 3}, r"Trainer\(output_dir=3\): expected text or a Path"),
+        ({"train_dataset": 3}, r"train_dataset "),
+    ],
+)  # fmt: skip
+def test_a_keyword_that_cannot_be_is_refused_in_one_line(keywords: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{says}") as refused:
+        Trainer(model="m", **keywords)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_port_is_where_the_endpoint_is(letters: Path, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    run = trainer(letters, tmp_path, port=port)
+    run.dev(program.tells_its_port, letter_tasks(1), n=1)
+    assert f":{port}/a/" in program.ports[-1]
+
+
+def test_a_running_server_is_not_joined_yet_and_says_so(letters: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^train_dataset='http.*' is a URL: joining a running server as workers"):
+        trainer(letters, tmp_path).fit(program.plain, "http://127.0.0.1:9999")

@@ -216,7 +216,7 @@ def test_a_step_without_anything_to_compare_trains_nothing_and_says_so(letters: 
         ({"algorithm": GRPO(group_size=1, tasks_per_step=1)}, "one task with a single rollout has nothing to compare"),
         ({"learner": {"learning_rate": 1e-5}}, r"learner\.learning_rate.*lr"),
         ({"n_workers": 3, "n_runners": 3}, "same setting"),
-        ({"tracer": object()}, r"Trainer\(tracer=<object>\): expected a Tracer"),
+        ({"tracer": object()}, r"Trainer\(tracer=<an object>\): expected a Tracer"),
         ({"store": object()}, r"store=...\) has no part behind it"),
         ({"runner": {"failure_reward": {"incomplete": 0.0}}, "n_runners": None}, r"failure_reward\.incomplete"),
         ({"algorithm": "grpo"}, r"expected an algorithm: algorithm=GRPO\("),
