@@ -325,9 +325,9 @@ ABSENT: tuple[Absent, ...] = (
         "emit_rewards get_message_value get_object_value",
     ),
     Absent(
-        "VERL and its settings",
-        "use GRPO(...) for the algorithm's settings and Trainer's sections (learner=, sampling=, ...) for the "
-        "others: docs/config.md lists them",
+        "Other trainers' settings and algorithms",
+        "verl's keys go into VERL(config) (docs/verl.md); else use GRPO(...) for the algorithm's settings and "
+        "Trainer's sections (learner=, sampling=, ...) for the others: docs/config.md lists them",
         "VERLConfig AgentLightningTrainer AgentModeDaemon "
         "Baseline algo FastAlgorithm MockAlgorithm actor_rollout_ref GRPOConfig GRPOTrainer "
         "TrainingArguments",

@@ -342,7 +342,7 @@ ACCEPTED: tuple[Accepted, ...] = (
             f"{_ROLLOUT}.agent.num_workers trainer.ray_wait_register_center_timeout data.dataloader_num_workers "
             "data.filter_overlong_prompts_workers trainer.esi_redundant_time",
             FLAG: "actor_rollout_ref.hybrid_engine trainer.balance_batch data.use_shm "
-            f"{_MODEL}.use_shm trainer.use_v1 transfer_queue.enable",
+            f"{_MODEL}.use_shm {_MODEL}.trust_remote_code trainer.use_v1 transfer_queue.enable",
             ANY: "ray_init.** ray_kwargs.** transfer_queue.backend.** transfer_queue.metrics.** "
             "trainer.use_legacy_worker_impl trainer.v1.** hydra.** "
             f"{_ROLLOUT}.agent.custom_async_server.** {_ROLLOUT}.checkpoint_engine.** {_ROLLOUT}.disaggregation.**",
@@ -395,8 +395,7 @@ ACCEPTED: tuple[Accepted, ...] = (
         {
             WHOLE: "data.val_batch_size",
             FLAG: "data.filter_overlong_prompts data.return_raw_input_ids data.return_raw_chat data.return_full_prompt "
-            "data.return_multi_modal_inputs data.validation_shuffle data.trust_remote_code "
-            f"{_MODEL}.trust_remote_code",
+            "data.return_multi_modal_inputs data.validation_shuffle data.trust_remote_code",
             TEXT: "data.truncation data.prompt_key data.reward_fn_key data.image_key data.video_key data.audio_key",
             ANY: "data.image_patch_size data.tokenizer data.mm_processor_kwargs data.image_base_dir",
         },
