@@ -87,6 +87,12 @@ class PolicyGradient(Algorithm, PolicyGradientLoss):
                 "sampling.temperature=0 in training: all rollouts of a group would be the same and there is nothing "
                 "to learn from; use 1.0, or `agl eval` to score a model greedily"
             )
+        worth = config.gateway.tool_error_reward
+        if worth is not None and not self.credit.reads_calls:
+            raise ConfigError(
+                f"gateway.tool_error_reward={worth:g} is a reward of single calls, and algorithm.credit.scheme="
+                f"{self.credit.scheme!r} uses none of those: set it to 'call', 'mixed' or 'discounted'"
+            )
         if self.rollouts_per_task() > 1 or self.credit.reads_calls:
             return
         if self.dynamic_filtering:

@@ -112,6 +112,7 @@ class Gateway:
             CallOrder() if deterministic else None,
             config.orphan_grace,
             compact,
+            config.tool_error_reward,
         )
         self._sessions: dict[bytes, Session] = {}
         self._keys: dict[str, bytes] = {}

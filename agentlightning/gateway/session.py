@@ -38,6 +38,7 @@ from agentlightning.gateway.sampling import constraint, overruled, sample_seed, 
 from agentlightning.gateway.served import Notices, PoliciesByName, Served
 from agentlightning.gateway.text_prompts import PromptError
 from agentlightning.gateway.told_spans import TakenSpans
+from agentlightning.gateway.tool_results import ToolResults
 from agentlightning.gateway.tree import Placement, TraceTree
 from agentlightning.gateway.wires.base import Begun, CallError, Choice, Reply, Wire, WireRequest
 from agentlightning.nouns import (
@@ -66,7 +67,8 @@ logger = logging.getLogger("agentlightning.gateway")
 class Shared:
     """What all attempts at one gateway have in common. ``call_order`` is there where a run has to repeat itself to the
     bit; ``orphan_grace`` are the seconds for which a call whose connection closed early goes on; ``compact`` shortens
-    histories that have grown too long, where the user has something that does."""
+    histories that have grown too long, where the user has something that does. ``tool_error_reward`` is given to a call
+    for each of its tool calls whose result is an error; None: nothing is."""
 
     store: Store
     policies: Mapping[str, Served]
@@ -76,6 +78,7 @@ class Shared:
     call_order: CallOrder | None
     orphan_grace: float
     compact: Compact | None = None
+    tool_error_reward: float | None = None
 
 
 class Session:
@@ -110,6 +113,7 @@ class Session:
         self._tries = tries
         self._sampling = sampling
         self._compactions = Compactions()
+        self._tool_results = ToolResults()
 
     # ----------------------------------------------------------------- what the server calls
     def submit(
@@ -198,6 +202,7 @@ class Session:
         policy = self._policies.of(request.model)
         placement: Placement | None = None
         try:
+            await self._note_tool_errors(request)
             policy = policy.with_kwargs(request.template_kwargs, self._shared.notices)
             history, request = request, self._as_shortened(request, policy)
             placement = await self._placed(request, policy)
@@ -237,6 +242,20 @@ class Session:
         else:
             if call.given_up:
                 await self.calls.mark_abandoned(call)
+
+    async def _note_tool_errors(self, request: WireRequest) -> None:
+        """Counts the errors that the request brings as results of earlier tool calls, and gives the calls that made
+        those what the user says that this is worth."""
+        failed = self._tool_results.failed(request)
+        self.usage.tool_errors += len(failed)
+        if (worth := self._shared.tool_error_reward) is None:
+            return
+        where, now = (self.rollout.id, self.attempt.id), time.time()
+        for id in failed:
+            reason = "its result is an error"
+            await self._store.add_reward(
+                Reward(*where, worth, source="rule", tool_call_id=id, reason=reason, created_at=now)
+            )
 
     def _as_shortened(self, request: WireRequest, policy: Served) -> WireRequest:
         """The request with what was shortened of its history in its shortened form."""
@@ -427,6 +446,8 @@ class Session:
             raise
         call.stored = status
         self.tree.publish(placement, leaves)
+        for leaf in leaves:
+            self._tool_results.made(leaf.message)
         self.usage.sampled_tokens += sampled
         choices = [
             Choice(

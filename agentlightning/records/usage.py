@@ -116,6 +116,7 @@ class AttemptUsage:
     earlier call and are no calls. ``unserved`` are paths that were asked for in vain, each with what was answered;
     ``agents`` those that made calls, by name. Calls to external models are none of the ``calls``: ``external`` has
     them, by the model's name in the resources. ``trainable``: whether there is a policy that calls could go to.
+    ``tool_errors`` are tool calls whose result came back as an error, each once.
     ``unsaid`` are the calls whose request named no agent, by id, with the name that a rule or their content gave.
     """
 
@@ -127,6 +128,7 @@ class AttemptUsage:
     rewards: int = 0
     sampled_tokens: int = 0
     context_length_errors: int = 0
+    tool_errors: int = 0
     late: int = 0
     late_rewards: int = 0
     unserved: Mapping[str, str] = field(default_factory=dict[str, str])

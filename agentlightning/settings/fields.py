@@ -222,6 +222,10 @@ class GatewayConfig(Settings):
     upstream_timeout: float = Field(default=300.0, gt=0)
     """Seconds that the endpoint of an external model may send nothing before a call to it fails. At most 10 of them are
     waited for a connection."""
+    tool_error_reward: Score | None = None
+    """A reward for a call that made a tool call whose result comes back marked as an error, once for each: by the API
+    (`is_error`, a status, Gemini's `error`) or as a result of the Model Context Protocol (`isError`). Only credit that
+    uses rewards of calls takes it (`algorithm.credit.scheme`). None: such results are counted, and worth nothing."""
     compact_timeout: float = Field(default=60.0, gt=0)
     """Seconds that `compact`, the function that shortens a history, may take before it is given up."""
     agents: dict[str, AgentRule] = Field(default_factory=dict[str, AgentRule])

@@ -172,8 +172,8 @@ class WireRequest:
 
     The last ``loaded`` of the tools came to the conversation as it went on. ``prompt`` is a text or token ids to be
     continued as they are, without messages and template; ``template_kwargs`` are what the chat template is handed
-    besides. ``prompt_field`` is what the API calls what the model reads. ``asked`` is what the record keeps of the
-    request besides messages and tools.
+    besides. ``prompt_field`` is what the API calls what the model reads. ``failed_tools`` are the ids of the tool calls
+    whose results the API marks as errors. ``asked`` is what the record keeps of the request besides messages and tools.
     """
 
     model: str
@@ -188,6 +188,7 @@ class WireRequest:
     sampling: AskedSampling = AskedSampling()
     options: ReplyOptions = ReplyOptions()
     links: HistoryLinks = HistoryLinks()
+    failed_tools: frozenset[str] = frozenset()
     asked: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
 

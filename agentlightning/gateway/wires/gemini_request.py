@@ -134,9 +134,10 @@ def read_request(target: Target, body: Mapping[str, Json]) -> WireRequest:
             asked[name] = settings
     if stream:
         asked["alt"] = alt
+    messages, failed_tools = _messages(fields)
     return WireRequest(
         model=model,
-        messages=_messages(fields),
+        messages=messages,
         prompt_field="contents",
         tools=tools,
         tool_use=tool_use,
@@ -154,6 +155,7 @@ def read_request(target: Target, body: Mapping[str, Json]) -> WireRequest:
             stream=stream,
             logprobs=boolean(config, "responseLogprobs", param="generationConfig.responseLogprobs"),
         ),
+        failed_tools=failed_tools,
         asked=asked,
     )
 
@@ -214,14 +216,15 @@ def _number(config: Mapping[str, Json], name: str, low: float, high: float, *, a
 # --------------------------------------------------------------------------- messages
 
 
-def _messages(fields: Mapping[str, Any]) -> tuple[Message, ...]:
+def _messages(fields: Mapping[str, Any]) -> tuple[tuple[Message, ...], frozenset[str]]:
+    """The messages, and the ids of the calls whose results report an error."""
     contents = fields.get("contents")
     if not contents:
         raise bad("contents must be a list of at least one content", "contents")
     history = _History(_system(fields.get("systemInstruction")))
     for i, content in enumerate(_several(contents)):
         history.add(content, f"contents[{i}]")
-    return history.end()
+    return history.end(), frozenset(history.failed)
 
 
 def _system(value: Json) -> list[Message]:
@@ -272,6 +275,7 @@ class _History:
         self._given: set[str] = set()
         self._answered: set[str] = set()
         self._waiting: dict[str, deque[str]] = {}
+        self.failed: set[str] = set()
 
     def add(self, raw: Any, where: str) -> None:
         if isinstance(raw, str):
@@ -356,9 +360,11 @@ class _History:
         response = fields.get("response")
         if response is not None and not isinstance(response, dict | str):
             raise bad(f"{where}.response must be an object, not {shown(response)}", f"{where}.response")
-        return Message(
-            "tool", arguments_text(response, f"{where}.response"), (), self._answers(name, call_id or None), name
-        )
+        answered = self._answers(name, call_id or None)
+        # "error" and "output" are the API's own keys for what went wrong and for what came of it.
+        if answered is not None and isinstance(response, dict) and response.get("error") and "output" not in response:
+            self.failed.add(answered)
+        return Message("tool", arguments_text(response, f"{where}.response"), (), answered, name)
 
     def _answers(self, name: str, call_id: str | None) -> str | None:
         """The id of the call that a result is of: the one it names, else that of the function's first call without a

@@ -123,6 +123,7 @@ def read_request(body: Mapping[str, Json], earlier: EarlierReplies, *, counted: 
         links=HistoryLinks(
             preface=len(system), store=body.get("thread") is not None, after=begun.after if begun is not None else None
         ),
+        failed_tools=_failed(body.get("messages")),
         asked=asked,
     )
 
@@ -311,6 +312,18 @@ def _result(fields: Mapping[str, Any], where: str) -> Message:
     if boolean(fields, "is_error") and not said.lstrip().lower().startswith("error"):
         said = f"Error: {said}"  # what the API tells its models apart from the text
     return Message("tool", said, (), needed_text(fields, "tool_use_id", where))
+
+
+def _failed(messages: Json) -> frozenset[str]:
+    """The ids of the calls whose results are marked as errors."""
+    return frozenset(
+        [
+            block["tool_use_id"]
+            for message in objects(messages)
+            for block in objects(message.get("content"))
+            if block.get("is_error") is True and isinstance(block.get("tool_use_id"), str)
+        ]
+    )
 
 
 def _assistant(content: Any, where: str) -> Message:

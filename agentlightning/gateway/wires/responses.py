@@ -64,6 +64,7 @@ from agentlightning.gateway.wires.responses_items import (
     Item,
     conversation_items,
     conversation_messages,
+    failed_outputs,
     input_items,
     read_items,
 )
@@ -189,6 +190,7 @@ class Responses:
                 from_conversation=carried,
                 after=after,
             ),
+            failed_tools=failed_outputs(body.get("input")),
             asked=asked,
         )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agentlightning.gateway.wires.base import CallError, Choice, Conversation, EarlierReplies, Reply, WireRequest
-from agentlightning.gateway.wires.fields import arguments_text, bad, needed_text, shown
+from agentlightning.gateway.wires.fields import arguments_text, bad, needed_text, objects, shown
 from agentlightning.gateway.wires.round_trip import sealed, unsealed
 from agentlightning.nouns import FinishReason, Json, Message, ToolCall
 
@@ -136,6 +136,19 @@ def _call(item: Mapping[str, Any], place: str) -> ToolCall:
     call_id = item.get("call_id") or item.get("id")
     arguments = arguments_text(item.get("arguments"), f"{place}.arguments")
     return ToolCall(call_id if isinstance(call_id, str) else "", needed_text(item, "name", place), arguments)
+
+
+def failed_outputs(value: Json) -> frozenset[str]:
+    """The ids of the calls whose outputs in a list of items have a status that is none of success."""
+    return frozenset(
+        [
+            item["call_id"]
+            for item in objects(value)
+            if item.get("type") == "function_call_output"
+            and item.get("status") in ("incomplete", "failed")
+            and isinstance(item.get("call_id"), str)
+        ]
+    )
 
 
 def _output(item: Mapping[str, Any], place: str) -> Message:

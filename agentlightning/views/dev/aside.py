@@ -96,6 +96,15 @@ def elsewhere(facts: Facts) -> list[Finding]:
     ]
 
 
+def tool_errors(facts: Facts) -> list[Finding]:
+    reports = facts.where(lambda report: report.usage.tool_errors > 0)
+    if not reports:
+        return []
+    cause = f"{plural(sum(report.usage.tool_errors for report in reports), 'tool call')} had a result that is an error"
+    remedy = "nothing, if the model is to learn from them; gateway.tool_error_reward gives their calls a reward"
+    return [Finding("notes", "Tools report errors", cause, remedy, ids(reports))]
+
+
 def unused(facts: Facts) -> list[Finding]:
     counted: Counter[str] = Counter()
     reports: list[AttemptReport] = []

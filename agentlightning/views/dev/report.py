@@ -22,7 +22,7 @@ from agentlightning.records.ledger import count_cut, count_malformed
 from agentlightning.runners.report import SLOW_ENGINE, spent_by_engine
 from agentlightning.text import plural, printable
 from agentlightning.views.dev.agents import WIDTH, AgentLine, agent_lines, choices, list_agents, nameless, untrained
-from agentlightning.views.dev.aside import Facts, cached, elsewhere, ids, unused
+from agentlightning.views.dev.aside import Facts, cached, elsewhere, ids, tool_errors, unused
 from agentlightning.views.dev.external import ExternalLine, external_lines, list_external, said_by
 from agentlightning.views.dev.finding import Finding, Level, finding_lines
 
@@ -267,7 +267,9 @@ def find(
         findings += rule(facts)
     if not trains:
         return [finding for finding in findings if finding.title != NOT_THE_TRAINED]
-    for rule in (_compacted, _constant, _never_continued, _cut, _malformed, elsewhere, unused, _overruled, _late):
+    for rule in (_compacted, _constant, _never_continued, _cut, _malformed, tool_errors, elsewhere, unused):
+        findings += rule(facts)
+    for rule in (_overruled, _late):
         findings += rule(facts)
     complete = {report.attempt.id: facts.complete(report) for report in reports}
     findings += untrained(reports, complete, trained_agents)
