@@ -60,14 +60,15 @@ async def over_chat(visit: Visit, fails: bool) -> None:
 
 async def over_responses(visit: Visit, fails: bool) -> None:
     """The second turn sends the results alone, the third the whole history."""
-    tool = {"type": "function", **CALCULATOR["function"]}
-    asked: dict[str, Any] = {"model": "gpt-x", "tools": [tool]}
-    first = await visit.client.responses.create(input="q", **asked)
+    described: Any = CALCULATOR["function"]
+    create: Any = visit.client.responses.create
+    asked: dict[str, Any] = {"model": "gpt-x", "tools": [{"type": "function", **described}]}
+    first = await create(input="q", **asked)
     one, two = test_responses.results(first)
     two = {**two, "status": "incomplete" if fails else "completed"}
-    await visit.client.responses.create(input=[one, two], previous_response_id=first.id, **asked)
+    await create(input=[one, two], previous_response_id=first.id, **asked)
     whole = [{"role": "user", "content": "q"}, *test_responses.dumped(first), one, two]
-    await visit.client.responses.create(input=whole, **asked)
+    await create(input=whole, **asked)
 
 
 async def over_gemini(visit: Visit, fails: bool) -> None:

@@ -362,7 +362,8 @@ class _History:
             raise bad(f"{where}.response must be an object, not {shown(response)}", f"{where}.response")
         answered = self._answers(name, call_id or None)
         # "error" and "output" are the API's own keys for what went wrong and for what came of it.
-        if answered is not None and isinstance(response, dict) and response.get("error") and "output" not in response:
+        outcome = cast("dict[str, Json]", response) if isinstance(response, dict) else {}
+        if answered is not None and outcome.get("error") and "output" not in outcome:
             self.failed.add(answered)
         return Message("tool", arguments_text(response, f"{where}.response"), (), answered, name)
 
