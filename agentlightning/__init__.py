@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
     from agentlightning.compat.logging import setup_logging
     from agentlightning.compat.tracers import AgentOpsTracer, OtelTracer, Tracer
+    from agentlightning.compat.types import Hook
     from agentlightning.compat.verl import VERL
     from agentlightning.logs import configure_logger
     from agentlightning.run.trainer import Trainer
@@ -61,6 +62,7 @@ __all__ = [
     "Attempt",
     "Dataset",
     "FitResult",
+    "Hook",
     "LitAgent",
     "LlmProxyTraceToTriplet",
     "NamedResources",
@@ -105,6 +107,7 @@ _HOME = {
     "Attempt": "agent.rollouts",
     "Dataset": "agent.resources",
     "FitResult": "views.result",
+    "Hook": "compat.types",
     "LitAgent": "agent.calling",
     "LlmProxyTraceToTriplet": "compat.adapters",
     "NamedResources": "agent.resources",

@@ -10,7 +10,10 @@ from agentlightning.compat.agent_framework import complete
 from agentlightning.tracing import DrawnTrace, last_trace
 from agentlightning.tracing.tracer import TraceContext, Tracer
 
-__all__ = ["AgentOpsTracer", "DrawnTrace", "OtelTracer", "TraceContext", "Tracer", "last_trace"]
+BaseTracer = Tracer
+"""By the name that it had in 0.1."""
+
+__all__ = ["AgentOpsTracer", "BaseTracer", "DrawnTrace", "OtelTracer", "TraceContext", "Tracer", "last_trace"]
 
 
 class OtelTracer(Tracer):

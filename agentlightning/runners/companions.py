@@ -37,6 +37,8 @@ T = TypeVar("T")
 Say = Callable[[str], object]
 """Is told one line that a user should read."""
 
+_OURS = __name__.partition(".")[0] + "."
+
 HOOKS = ("on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end")
 """What a hook may have, in the order in which they are called: ``rollout`` around all, ``trace`` around the agent
 within the tracer's context."""
@@ -261,7 +263,8 @@ class Company:
 
     def _tell(self, steps: _Steps, name: str, scene: Mapping[str, Any]) -> None:
         for hook in self._hooks:
-            if (method := getattr(hook, name, None)) is None:
+            method = getattr(hook, name, None)
+            if method is None or str(getattr(method, "__module__", "")).startswith(_OURS):  # the base's does nothing
                 continue
             try:
                 if name == "on_rollout_end" and "spans" in _names(method):

@@ -307,7 +307,8 @@ ABSENT: tuple[Absent, ...] = (
         "Other tracers",
         "the endpoint records every call, whichever tracer there is: Tracer().get_last_trace() has the spans of an "
         "attempt, `agl trace` draws it",
-        "HttpTracer DummyTracer WeaveTracer agentops opentelemetry otel get_last_trace set_active_tracer",
+        "HttpTracer DummyTracer WeaveTracer TraceTree agentops opentelemetry otel get_last_trace set_active_tracer "
+        "get_active_tracer",
     ),
     Absent(
         "Settings of adapters",
@@ -350,9 +351,8 @@ ABSENT: tuple[Absent, ...] = (
     Absent(
         "Types of other versions of this package",
         "tasks are plain JSON values and resources plain objects (LLM, PromptTemplate, or JSON): leave it out",
-        "RolloutRawResult RolloutV2 RolloutLegacy RolloutMode RolloutStatus AttemptedRollout AttemptStatus Task "
-        "TaskInput TaskIfAny GenericResponse Resource ResourceUnion "
-        "ResourcesUpdate ParallelWorkerBase Hook FilterOptions PaginatedResult",
+        "RolloutV2 RolloutLegacy Task TaskIfAny GenericResponse Resource ResourceUnion "
+        "ResourcesUpdate ParallelWorkerBase FilterOptions PaginatedResult",
     ),
     Absent(
         "A program's own command line of settings",

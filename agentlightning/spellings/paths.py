@@ -111,7 +111,13 @@ DOORS = {
 """Paths by which programs ask for what is elsewhere here: each is a module that has the names of the other."""
 
 
-ELSEWHERE = {"Algorithm": "algorithms", "Progress": "records.progress", "last_trace": "tracing"}
+ELSEWHERE = {
+    "Algorithm": "algorithms",
+    "Progress": "records.progress",
+    "RolloutRawResult": "types",
+    "TaskInput": "types",
+    "last_trace": "tracing",
+}
 """Names that are looked for in the package itself, with the module here that has them."""
 
 
@@ -127,9 +133,20 @@ def why_no_module(path: str) -> str | None:
         sentence = f"from {agentlightning.__name__} import {name}"
     if sentence is None:
         sentence = why(name)
-    if sentence is None and holder == agentlightning.__name__ and not name.startswith("_"):
-        sentence = _elsewhere_or_near(name)
+    if sentence is None and not name.startswith("_"):
+        if holder == agentlightning.__name__:
+            sentence = _elsewhere_or_near(name)
+        elif (home := DOORS.get(holder.removeprefix(f"{agentlightning.__name__}."))) is not None:
+            sentence = _what_is_behind(holder, home, name)
     return None if sentence is None else f"{holder} ({agentlightning.__version__}) has no {name}: {sentence}"
+
+
+def _what_is_behind(door: str, home: str, name: str) -> str:
+    names: list[str] = sorted(getattr(import_module(f"{agentlightning.__name__}.{home}"), "__all__", ()))
+    near = nearest(name, {each: each for each in names})
+    if near:
+        return f"did you mean {' or '.join(near)}? from {door} import {near[0]}"
+    return f"it has {', '.join(names)}" if names else f"see agentlightning.{home}"
 
 
 def _elsewhere_or_near(name: str) -> str | None:
