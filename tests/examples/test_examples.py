@@ -62,8 +62,8 @@ def test_a_result_goes_stale_with_any_file_of_its_example_and_with_nothing_that_
     (example / "train.py").write_text((example / "train.py").read_text() + "\n")
     assert recorded.fingerprint(example) != mark
     other = recorded.fingerprint(example)
-    (example / "data").mkdir()
-    (example / "data" / "tasks.jsonl").write_text("{}")
+    (example / "more").mkdir()
+    (example / "more" / "tasks.jsonl").write_text("{}")
     assert recorded.fingerprint(example) != other
 
 
