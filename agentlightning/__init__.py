@@ -39,12 +39,17 @@ if TYPE_CHECKING:
         TraceToMessages,
         TripletExporter,
     )
+    from agentlightning.compat.command_line import lightning_cli
+    from agentlightning.compat.first_version import DevTaskLoader
     from agentlightning.compat.logging import setup_logging
+    from agentlightning.compat.own_algorithm import Algorithm, Baseline, FastAlgorithm, algo
+    from agentlightning.compat.runner import LitAgentRunner
+    from agentlightning.compat.store import InMemoryLightningStore, LightningStore
     from agentlightning.compat.tracers import AgentOpsTracer, OtelTracer, Tracer
+    from agentlightning.compat.trainer import Trainer
     from agentlightning.compat.types import Hook
     from agentlightning.compat.verl import VERL
     from agentlightning.logs import configure_logger
-    from agentlightning.run.trainer import Trainer
     from agentlightning.settings.fields import RunConfig
     from agentlightning.tracing.spans import Span
     from agentlightning.views.result import FitResult
@@ -59,11 +64,18 @@ __all__ = [
     "VERL",
     "Adapter",
     "AgentOpsTracer",
+    "Algorithm",
     "Attempt",
+    "Baseline",
     "Dataset",
+    "DevTaskLoader",
+    "FastAlgorithm",
     "FitResult",
     "Hook",
+    "InMemoryLightningStore",
+    "LightningStore",
     "LitAgent",
+    "LitAgentRunner",
     "LlmProxyTraceToTriplet",
     "NamedResources",
     "OtelTracer",
@@ -81,6 +93,7 @@ __all__ = [
     "Triplet",
     "TripletExporter",
     "__version__",
+    "algo",
     "configure_logger",
     "emit_annotation",
     "emit_exception",
@@ -88,6 +101,7 @@ __all__ = [
     "emit_object",
     "emit_reward",
     "find_final_reward",
+    "lightning_cli",
     "llm_rollout",
     "load_tasks",
     "operation",
@@ -99,9 +113,18 @@ __all__ = [
 ]
 
 _HOME = {
+    "Algorithm": "compat.own_algorithm",
+    "Baseline": "compat.own_algorithm",
+    "FastAlgorithm": "compat.own_algorithm",
+    "algo": "compat.own_algorithm",
+    "InMemoryLightningStore": "compat.store",
+    "LightningStore": "compat.store",
+    "LitAgentRunner": "compat.runner",
+    "DevTaskLoader": "compat.first_version",
+    "lightning_cli": "compat.command_line",
+    "VERL": "compat.verl",
     "GRPO": "algorithms.grpo",
     "LLM": "agent.resources",
-    "VERL": "compat.verl",
     "Adapter": "compat.adapters",
     "AgentOpsTracer": "compat.tracers",
     "Attempt": "agent.rollouts",
@@ -122,7 +145,7 @@ _HOME = {
     "TraceToMessages": "compat.adapters",
     "Tracer": "compat.tracers",
     "TracerTraceToTriplet": "compat.adapters",
-    "Trainer": "run.trainer",
+    "Trainer": "compat.trainer",
     "Triplet": "agent.triplets",
     "TripletExporter": "compat.adapters",
     "configure_logger": "logs",

@@ -25,6 +25,9 @@ class Algorithm(Settings, ABC):
     trains_weights: ClassVar[bool] = False
     """Whether it needs a policy. Where it does not, no model is loaded, and agents call external models alone."""
 
+    needs_llm: ClassVar[bool] = True
+    """Whether there has to be something that agents can call through the endpoint."""
+
     @abstractmethod
     def check(self, config: RunConfig) -> None:
         """Raises ConfigError for a combination of settings from which nothing could be learned. Called before anything

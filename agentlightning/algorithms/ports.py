@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from agentlightning.errors import ConfigError
-from agentlightning.nouns import CreditRow, Json, Mode
+from agentlightning.nouns import CreditRow, Json, Mode, Rollout
 from agentlightning.settings.fields import RunConfig
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ class Rollouts(Protocol):
 
     async def ask(
         self, tasks: Sequence[Json], size: int, mode: Mode = Mode.TRAIN, *, resources: int | None = None
-    ) -> None:
-        """Queues a group of ``size`` rollouts for each task, durably, and returns at once. The groups get the next
-        numbers of their mode.
+    ) -> Sequence[Rollout]:
+        """Queues a group of ``size`` rollouts for each task, durably, and returns them at once as they are queued. The
+        groups get the next numbers of their mode.
 
         The agent is handed version ``resources`` of the resources, by default the current one as it is now. A group
         that the record holds from before a resume is not run again.
@@ -72,6 +72,10 @@ class Rollouts(Protocol):
     ) -> list[Group]:
         """Asks, and waits for just these groups: in the order of their tasks. Groups of mode ``val`` hold rewards and
         no attempts."""
+        ...
+
+    def mix_modes(self) -> None:
+        """From now on whatever is asked for is run, and not those of one mode at a time."""
         ...
 
     def take_late(self) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agentlightning.algorithms import GRPO, Algorithm
+from agentlightning.algorithms import GRPO
+from agentlightning.compat.own_algorithm import Algorithm, Baseline, FastAlgorithm, algo
 from agentlightning.compat.verl import VERL
 
-__all__ = ["GRPO", "VERL", "Algorithm"]
+__all__ = ["GRPO", "VERL", "Algorithm", "Baseline", "FastAlgorithm", "algo"]

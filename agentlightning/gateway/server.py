@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from importlib import import_module
@@ -158,9 +158,11 @@ class Gateway:
         *,
         sampling: SamplingConfig | EvaluationConfig,
         resources: Mapping[str, Json] = {},
+        external: Mapping[str, LLM] = {},
     ) -> AgentEndpoint:
-        """Opens an attempt, which must be in the store, under a fresh key."""
-        return await self._call(self._open(rollout, attempt, sampling, resources))
+        """Opens an attempt, which must be in the store, under a fresh key. ``external`` are models of somebody else's
+        that its version of the resources has besides those of the gateway, or in their place."""
+        return await self._call(self._open(rollout, attempt, sampling, resources, external))
 
     async def end(self, attempt_id: str) -> AttemptUsage:
         """Revokes the attempt's key (410 from now on), settles or withdraws its open calls and forgets it. A second
@@ -231,6 +233,7 @@ class Gateway:
         attempt: Attempt,
         sampling: SamplingConfig | EvaluationConfig,
         resources: Mapping[str, Json],
+        external: Mapping[str, LLM],
     ) -> AgentEndpoint:
         if attempt.id in self._keys:
             raise AgentLightningError(f"attempt {attempt.id} is already open at the gateway")
@@ -239,18 +242,17 @@ class Gateway:
         tries = await self._tries(attempt)
         key = secrets.token_urlsafe(32)
         digest = _hash(key)
+        shared = replace(self._shared, upstreams=self._upstreams.laid_over(external)) if external else self._shared
         self._keys[attempt.id] = digest
-        self._sessions[digest] = Session(
-            self._shared, rollout, attempt, tries=tries, sampling=sampling, resources=resources
-        )
+        self._sessions[digest] = Session(shared, rollout, attempt, tries=tries, sampling=sampling, resources=resources)
         root = f"{self._url}/a/{key}"
-        return AgentEndpoint(f"{root}/v1", root, key, self._default_model())
+        return AgentEndpoint(f"{root}/v1", root, key, self._default_model(shared.upstreams))
 
-    def _default_model(self) -> str:
+    def _default_model(self, upstreams: Upstreams) -> str:
         """What an agent that names no model of its own is told to ask for; "" where no model is served."""
         for policy in self._policies.values():
             return policy.model_names[0] if policy.model_names else policy.name
-        return self._upstreams.default
+        return upstreams.default
 
     async def _tries(self, attempt: Attempt) -> int:
         """Which try of the agent's this is. One that was cut short from outside is tried again as it was, with the same
@@ -337,8 +339,8 @@ class Gateway:
         if path == "spans":
             return await self._spans(request, session)
         if found is None and path.split("/", 1)[0] == "models":
-            return await self._models(request, path)
-        if isinstance(found, Unserved) and path in ROUTES and request.method == "POST" and self._upstreams.names:
+            return await self._models(request, session, path)
+        if isinstance(found, Unserved) and path in ROUTES and request.method == "POST" and session.external.names:
             body = await read_body(request)
             parsed = parse(body)
             if (upstream := session.external.named(target, parsed)) is not None:
@@ -496,7 +498,7 @@ class Gateway:
         await response.write_eof()
         return response
 
-    async def _models(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
+    async def _models(self, request: web.BaseRequest, session: Session, path: str) -> web.StreamResponse:
         if request.method != "GET":
             raise CallError(405, f"{path} takes GET, not {request.method}", code="method_not_allowed")
         name = unquote(path.partition("/")[2])
@@ -505,7 +507,7 @@ class Gateway:
             if name
             else [each for policy in self._policies.values() for each in (policy.name, *policy.model_names)]
         )
-        names += [] if name else self._upstreams.names
+        names += [] if name else session.external.names
         api = wire_of_client(request.raw_path, request.headers).name
         return await send(request, model(api, name) if name else models(api, list(dict.fromkeys(names))), 200, JSON)
 

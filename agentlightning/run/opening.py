@@ -89,6 +89,15 @@ NOTHING_YET = range(0)
 
 
 @dataclass(frozen=True, slots=True)
+class HeldRecord:
+    """A record that whoever asks for the run has opened, and closes. ``run``, where it is given, is there already, and
+    what is queued in it is run."""
+
+    store: Store
+    run: RunRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a Trainer was asked to do, checked as far as it can be without a model."""
 
@@ -103,6 +112,8 @@ class Plan:
     resources: Mapping[str, Json]
     resume: bool | str
     progress: Progress | bool
+    held: HeldRecord | None = None
+    """The record that the run goes into where somebody else has opened it."""
     asked: Asked | None = None
     """The command that asked for it, where one did."""
     companions: Companions | None = None
@@ -152,6 +163,7 @@ class OpenRun:
     progress: Progress
     ports: Run
     rollouts: RunRollouts
+    resources: RunResources
     journal: RunJournal
     stop: Stop
     pool: RunnerPool
@@ -185,8 +197,11 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
         plan.companions.to_json()  # says what cannot be made again there, before anything is loaded
     resolved = with_fixed_threads(with_agents_choice(anchored, probe), machine)
     async with AsyncExitStack() as closing:
-        store = open_store(anchored.config.record_url, durability=anchored.config.store.durability)
-        closing.push_async_callback(store.close)
+        if plan.held is not None:
+            store = plan.held.store
+        else:
+            store = open_store(anchored.config.record_url, durability=anchored.config.store.durability)
+            closing.push_async_callback(store.close)
         resumed = await _find(plan, store) if plan.resume else None
         resolved, said = await _with_model_chosen(resolved, output, store, resumed)
         config = resolved.config
@@ -194,10 +209,15 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
         description = {**describe_run(resolved, plan.agent.file), "mode": str(plan.mode), **prints}
         description["asked"] = plan.asked.to_json() if plan.asked is not None else None
         description["agents_by"] = AGENTS_BY
-        record, notes = await _record(plan, store, output, description, resumed)
+        held = None if plan.held is None else plan.held.run
+        record, notes = (held, []) if held else await _record(plan, store, output, description, resumed)
         folder = make_folder(Path(record.folder))
         closing.enter_context(RunLock(folder, record.id))  # before its row says that it runs
-        await _take_up(store, record, resumed=resumed is not None)
+        if held is not None:
+            await store.requeue_running(record.id)
+            await store.end_run(record.id, RunStatus.RUNNING)
+        else:
+            await _take_up(store, record, resumed=resumed is not None)
         closing.push_async_exit(_noting_the_end(store, record.id))
         (folder / "config.json").write_bytes(orjson.dumps(description, option=orjson.OPT_INDENT_2, default=str))
 
@@ -245,6 +265,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
             record.id,
             sampling={Mode.TRAIN: config.sampling, Mode.VAL: config.evaluation, Mode.DEV: config.sampling},
             resources=given,
+            external=resources.external,
             grader=plan.grader,
             adapter=plan.adapter,
             folder=folder,
@@ -269,7 +290,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
         journal = RunJournal(record, horizon, store, tasks, rollouts, validations, checkpoints)
         ports = Run(config, tasks, rollouts, journal, resources, {} if policy is None else {POLICY: policy})
         run = OpenRun(
-            record, folder, store, progress, ports, rollouts, journal, stop, pool,
+            record, folder, store, progress, ports, rollouts, resources, journal, stop, pool,
             template=None if policy is None else policy.served.template, resumed=resumed is not None, reports=[],
         )  # fmt: skip
         desk.on_attempt = (

@@ -120,6 +120,7 @@ class RunRollouts:
         self._late = _Late(ended)
         self._numbers: Counter[Mode] = Counter()
         """The number that the next group of each mode gets."""
+        self._mixed = False
         self._asked: list[_Group] = []
         """Groups that were asked for and not handed over yet, in the order of asking."""
         self._replayed: deque[int] = deque()
@@ -137,13 +138,19 @@ class RunRollouts:
 
     async def ask(
         self, tasks: Sequence[Json], size: int, mode: Mode = Mode.TRAIN, *, resources: int | None = None
-    ) -> None:
-        self._asked += await self._queue(tasks, size, mode, resources)
+    ) -> list[Rollout]:
+        groups = await self._queue(tasks, size, mode, resources)
+        self._asked += groups
+        return [rollout for group in groups for rollout in group.rollouts]
+
+    def mix_modes(self) -> None:
+        self._mixed = True
+        self._serve(Mode.DEV)
 
     async def next(self) -> Group:
         if not self._asked:
             raise RunFailed("next() has no group to wait for: ask() for one first")
-        groups = self._asked
+        groups = list(self._asked)  # more may be asked for meanwhile
         if self._replayed:
             number = self._replayed.popleft()
             groups = [group for group in groups if group.number == number] or groups
@@ -189,18 +196,7 @@ class RunRollouts:
 
     async def trace(self, rollout: Rollout) -> Trace:
         """A finished rollout with everything recorded of it."""
-        rewards = await self._store.rewards(rollout.id)
-        attempts = [
-            AttemptTrace(
-                a,
-                tuple(await self._store.calls(a.id)),
-                tuple(await self._store.nodes(a.id)),
-                tuple(reward for reward in rewards if reward.attempt_id == a.id and not reward.late),
-                tuple(await self._store.spans(a.id)),
-            )
-            for a in await self._store.attempts(rollout.id)
-        ]
-        return Trace(rollout, tuple(attempts))
+        return await read_trace(self._store, rollout)
 
     # ------------------------------------------------------------------ parts
 
@@ -211,20 +207,7 @@ class RunRollouts:
         self._numbers[mode] += len(tasks)
         groups = [
             _Group.of(
-                [
-                    Rollout(
-                        id=f"{self._run_id}-{mode}-{number}-{index}",
-                        run_id=self._run_id,
-                        task=task,
-                        mode=mode,
-                        group=number,
-                        index=index,
-                        seed=derive_seed(self._config.seed, mode, number, index),
-                        resources_version=version,
-                        created_at=time.time(),
-                    )
-                    for index in range(size)
-                ]
+                [queued(self._run_id, self._config.seed, task, mode, number, index, version) for index in range(size)]
             )
             for number, task in enumerate(tasks, first)
         ]
@@ -235,7 +218,10 @@ class RunRollouts:
     def _serve(self, mode: Mode) -> None:
         """Runs what was asked for in this mode. What an earlier process left queued beyond it waits until it is asked
         for."""
-        self._desk.serve(mode, range(self._numbers[mode]))
+        if self._mixed:
+            self._desk.serve_together({each: range(number) for each, number in self._numbers.items()})
+        else:
+            self._desk.serve(mode, range(self._numbers[mode]))
 
     async def _finished(self, group: _Group) -> Group:
         done = [group.done[rollout.id] for rollout in group.rollouts]
@@ -283,6 +269,37 @@ class RunRollouts:
         else:
             return
         await self._store.cancel(late, why)
+
+
+def queued(run_id: str, seed: int, task: Json, mode: Mode, number: int, index: int, version: int) -> Rollout:
+    """The rollout of a place in a run's order, as it is queued: its id and its seed follow from that."""
+    return Rollout(
+        id=f"{run_id}-{mode}-{number}-{index}",
+        run_id=run_id,
+        task=task,
+        mode=mode,
+        group=number,
+        index=index,
+        seed=derive_seed(seed, mode, number, index),
+        resources_version=version,
+        created_at=time.time(),
+    )
+
+
+async def read_trace(store: Store, rollout: Rollout) -> Trace:
+    """A rollout with everything recorded of it."""
+    rewards = await store.rewards(rollout.id)
+    attempts = [
+        AttemptTrace(
+            a,
+            tuple(await store.calls(a.id)),
+            tuple(await store.nodes(a.id)),
+            tuple(reward for reward in rewards if reward.attempt_id == a.id and not reward.late),
+            tuple(await store.spans(a.id)),
+        )
+        for a in await store.attempts(rollout.id)
+    ]
+    return Trace(rollout, tuple(attempts))
 
 
 class _Late:

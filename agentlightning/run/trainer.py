@@ -351,16 +351,17 @@ class Trainer:
                 f"model={self.config.model.path!r}: {self.algorithm.name} trains no weights and loads no model; leave "
                 "it out, and hand the agent what it calls as resources={'llm': LLM(endpoint=..., model=...)}"
             )
-        if mode is Mode.TRAIN and not trains and not external:
+        if mode is Mode.TRAIN and not trains and not external and self.algorithm.needs_llm:
             raise ConfigError(
                 f"{self.algorithm.name} trains no weights and loads no model, so the agent has nothing to call: pass "
                 "resources={'llm': LLM(endpoint=..., model=...)}"
             )
         resolved, notes = self.resolved, list(self.foreign.notes)
-        if trains or not external:
+        needs_one = trains or (not external and (mode is not Mode.TRAIN or self.algorithm.needs_llm))
+        if needs_one:
             resolved, said = with_model_named(resolved, NamedResources(self.resources))
             notes += [said] if said else []
-        if not resolved.config.model.path and (trains or not external):
+        if needs_one and not resolved.config.model.path:
             raise ConfigError(
                 "no model: pass model= (--model), a Hugging Face folder, a hub id, or 'smollm2' to begin with, which "
                 "`agl model smollm2` makes"

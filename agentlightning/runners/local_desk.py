@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from agentlightning.agent.calling import NO_TEMPLATE, AgentSpec
-from agentlightning.agent.resources import NamedResources
+from agentlightning.agent.resources import LLM, NamedResources
 from agentlightning.agent.rollouts import Attempt as AttemptView
 from agentlightning.agent.rollouts import Rollout as RolloutView
 from agentlightning.agent.rollouts import RolloutConfig
@@ -50,6 +50,14 @@ if TYPE_CHECKING:
     from agentlightning.store.base import Store
 
 logger = logging.getLogger("agentlightning.runners")
+ExternalOf = Callable[[int], Mapping[str, LLM]]
+"""The external models that a version of the resources was published with, besides those that the run was given."""
+
+
+def _no_others(version: int) -> Mapping[str, LLM]:
+    del version
+    return {}
+
 
 POLL = 0.05
 """Seconds between looks at an empty queue; ``Leases.serve`` cuts them short."""
@@ -63,14 +71,14 @@ class Leases:
         self._run_id = run_id
         self._config = config
         self._runner_id = f"runner-{secrets.token_hex(4)}"
-        self._scope: tuple[Mode, Collection[int] | None] | None = None
+        self._scope: Mapping[Mode, Collection[int] | None] | None = None
         self._changed = asyncio.Event()
         self._next_expiry = 0.0
         self.closed = False
 
-    def serve(self, mode: Mode, groups: Collection[int] | None) -> None:
-        """Leases rollouts of this mode and these groups alone from now on (None: of all)."""
-        self._scope = (mode, groups)
+    def serve(self, scope: Mapping[Mode, Collection[int] | None]) -> None:
+        """Leases rollouts of these modes, and of each mode's groups, alone from now on (None: of all)."""
+        self._scope = scope
         self._changed.set()
 
     def look_again(self) -> None:
@@ -87,10 +95,12 @@ class Leases:
         if self.closed:
             return None
         await self._expire()
-        mode, groups = self._scope or (None, None)
-        taken = await self._store.lease(
-            self._run_id, self._runner_id, limit=limit, seconds=self._config.lease, mode=mode, groups=groups
-        )
+        taken: list[tuple[Rollout, Attempt]] = []
+        for mode, groups in {None: None}.items() if self._scope is None else self._scope.items():
+            if (left := limit - len(taken)) > 0:
+                taken += await self._store.lease(
+                    self._run_id, self._runner_id, limit=left, seconds=self._config.lease, mode=mode, groups=groups
+                )
         if not taken:
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL):
@@ -113,9 +123,11 @@ class Leases:
 class HandedResources:
     """What agents are handed: the user's resources, with a version that the store holds laid over them."""
 
-    def __init__(self, store: Store, run_id: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, store: Store, run_id: str, given: Mapping[str, Any], external: ExternalOf) -> None:
+        """``external`` has those external models of a version that it was published with."""
         self._store = store
         self._run_id = run_id
+        self.external = external
         self._given = NamedResources(given)
         self._given.to_json()  # says by name what cannot be a resource
         self._versions: dict[int, NamedResources] = {0: self._given}
@@ -125,7 +137,8 @@ class HandedResources:
         """Of the version that a rollout names; 0 is none."""
         if number not in self._versions:
             recorded = await self._store.get_resources(self._run_id, number)
-            self._versions[number] = self._given.merged(NamedResources.from_json(recorded))
+            known = NamedResources({**self._given, **self.external(number)})
+            self._versions[number] = known.merged(NamedResources.from_json(recorded))
         return self._versions[number]
 
     async def latest(self) -> NamedResources:
@@ -164,6 +177,7 @@ class LocalDesk:
         *,
         sampling: Mapping[Mode, SamplingConfig | EvaluationConfig],
         resources: Mapping[str, Any] | None = None,
+        external: ExternalOf = _no_others,
         grader: Grader | None = None,
         adapter: object = None,
         folder: Path | None = None,
@@ -174,7 +188,7 @@ class LocalDesk:
         self._gateway = gateway
         self._sampling = sampling
         self._leases = Leases(store, run_id, config)
-        self._resources = HandedResources(store, run_id, resources or {})
+        self._resources = HandedResources(store, run_id, resources or {}, external)
         self._graders = None if grader is None else Graders(grader, config.grader, config.n_runners, self.keys)
         self._adapting = None if own_adapt(adapter) is None else Adapting(adapter, config.deadline)
         self._logs = None if folder is None else folder / "logs"
@@ -214,7 +228,11 @@ class LocalDesk:
         A resumed run finds rollouts of a later step queued while it still makes earlier steps again: run now, they
         would be sampled from the wrong weights.
         """
-        self._leases.serve(mode, groups)
+        self._leases.serve({mode: groups})
+
+    def serve_together(self, scope: Mapping[Mode, Collection[int] | None]) -> None:
+        """The same for several modes at once."""
+        self._leases.serve(scope)
 
     def holds(self, rollout_ids: Collection[str]) -> bool:
         """Whether any of the rollouts is being run right now."""
@@ -283,7 +301,13 @@ class LocalDesk:
         self._none_open.clear()
         resources = (await self._resources.version(rollout.resources_version)).to_json()
         sampling = self._sampling_of(rollout.mode)
-        endpoint = await self._gateway.open(rollout, attempt, sampling=sampling, resources=resources)
+        endpoint = await self._gateway.open(
+            rollout,
+            attempt,
+            sampling=sampling,
+            resources=resources,
+            external=self._resources.external(rollout.resources_version),
+        )
         return Assignment(
             self._view(rollout, attempt),
             Endpoint(urlsplit(endpoint.root_url).path, endpoint.key, endpoint.model),

@@ -189,8 +189,8 @@ def _endpoint_failure(rollout: Rollout, usage: AttemptUsage, *, given: bool) -> 
         return _incomplete(usage)
     if given or rollout.mode is not Mode.TRAIN or usage.calls > usage.refused + usage.abandoned:
         return None
-    if usage.external and not usage.trainable:
-        return None
+    if not usage.trainable and not (usage.abandoned or usage.refused or usage.unserved):
+        return None  # nothing is trained, whoever was called
     if usage.abandoned:
         return Failure(
             Reason.EMPTY,

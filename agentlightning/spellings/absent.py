@@ -300,7 +300,7 @@ ABSENT: tuple[Absent, ...] = (
         "agents, model and record are in one command on one machine: `agl train`, or Trainer(...).fit(agent, "
         "tasks) with the tasks themselves; `agl serve latest` serves a trained model",
         "server client worker workers remote remote_workers server_url endpoint_url join AgentLightningServer "
-        "AgentLightningClient DevTaskLoader LightningStoreServer "
+        "AgentLightningClient LightningStoreServer "
         "LightningStoreClient login cluster submit launch",
     ),
     Absent(
@@ -330,7 +330,7 @@ ABSENT: tuple[Absent, ...] = (
         "verl's keys go into VERL(config) (docs/verl.md); else use GRPO(...) for the algorithm's settings and "
         "Trainer's sections (learner=, sampling=, ...) for the others: docs/config.md lists them",
         "VERLConfig AgentLightningTrainer AgentModeDaemon "
-        "Baseline algo FastAlgorithm MockAlgorithm actor_rollout_ref GRPOConfig GRPOTrainer "
+        "MockAlgorithm actor_rollout_ref GRPOConfig GRPOTrainer "
         "TrainingArguments",
     ),
     Absent(
@@ -343,8 +343,8 @@ ABSENT: tuple[Absent, ...] = (
         "A store or a runner of one's own",
         "the record is a SQLite file that the run opens (store={'url': 'sqlite:///...'}), and Trainer runs the agents: "
         "leave it out",
-        "InMemoryLightningStore LightningStore LightningStoreThreaded MongoLightningStore SqliteLightningStore "
-        "LitAgentRunner AgentRunnerV2 AgentRunner Runner LegacyAgentRunner "
+        "LightningStoreThreaded MongoLightningStore SqliteLightningStore "
+        "AgentRunnerV2 AgentRunner Runner LegacyAgentRunner "
         "BaseRunner SharedMemoryExecutionStrategy ClientServerExecutionStrategy ExecutionStrategy LLMProxy "
         "postgres postgresql mongo mongodb redis",
     ),
@@ -358,7 +358,7 @@ ABSENT: tuple[Absent, ...] = (
         "A program's own command line of settings",
         "settings come from a file, the environment and flags: `agl train --config FILE --set KEY=VALUE`, or "
         "Trainer(config=FILE)",
-        "lightning_cli HfArgumentParser TrlParser",
+        "HfArgumentParser TrlParser",
         synonym=True,
     ),
     Absent(
@@ -583,7 +583,7 @@ ABSENT: tuple[Absent, ...] = (
         "values, or files of them (docs/tasks.md)",
         "load_dataset dataset dataset_name dataset_path train_data train_tasks train_files val_files val_tasks "
         "eval_dataset "
-        "eval_data eval_tasks test_dataset test_data valid_dataset dev_data data_path",
+        "eval_data eval_tasks test_dataset test_data valid_dataset data_path",
         synonym=True,
     ),
     Absent(

@@ -6,6 +6,7 @@ test holds that.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.abc import InspectLoader, Loader
 from importlib.machinery import ModuleSpec
@@ -31,10 +32,7 @@ _STEP = "the run does what verl's trainer did: from agentlightning import VERL, 
 
 MODULES = {
     "algorithm.apo": "no prompts are optimised in this version: weights are trained, from agentlightning import GRPO",
-    "algorithm.decorator": _OWN_ALGORITHM,
-    "algorithm.fast": _OWN_ALGORITHM,
     "algorithm.utils": _OWN_ALGORITHM,
-    "client": _ALONE,
     "cli.agentops_server": _TRACERS,
     "cli.prometheus": "a run writes metrics.jsonl and TensorBoard files into its folder",
     "cli.store": _STORE,
@@ -46,13 +44,11 @@ MODULES = {
     "instrumentation": "nothing has to be instrumented: the endpoint records every call",
     "integrations": "frameworks are not integrated: each gets llm.endpoint as its base URL (docs/frameworks.md)",
     "llm_proxy": "the run opens the endpoint itself: an agent with a parameter llm is handed its address",
-    "runner": "Trainer runs the agents: trainer.dev(agent, tasks) for a few rollouts without training",
     "server": _ALONE,
     "store.client_server": _STORE,
     "store.collection": _STORE,
     "store.collection_based": _STORE,
     "store.listener": _STORE,
-    "store.memory": _STORE,
     "store.mongo": _STORE,
     "store.threading": _STORE,
     "store.utils": _STORE,
@@ -60,9 +56,7 @@ MODULES = {
     "tracer.http": _TRACERS,
     "tracer.weave": _TRACERS,
     "trainer.init_utils": _TRAINER,
-    "trainer.legacy": _TRAINER,
     "trainer.registry": _TRAINER,
-    "trainer.trainer": _TRAINER,
     "utils": "there are no helpers for programs beside the names in agentlightning.__all__",
     "verl.async_server": _STEP,
     "verl.daemon": _STEP,
@@ -79,9 +73,12 @@ DOORS = {
     "adapter.messages": "compat.adapters",
     "adapter.triplet": "compat.adapters",
     "algorithm": "compat.algorithms",
-    "algorithm.base": "algorithms.base",
+    "algorithm.base": "compat.algorithms",
+    "algorithm.decorator": "compat.algorithms",
+    "algorithm.fast": "compat.algorithms",
     "algorithm.verl": "compat.verl",
-    "config": "settings.fields",
+    "client": "compat.first_version",
+    "config": "compat.command_line",
     "emitter": "compat.emitter",
     "emitter.annotation": "compat.emitter",
     "emitter.exception": "compat.emitter",
@@ -94,12 +91,18 @@ DOORS = {
     "logging": "compat.logging",
     "reward": "compat.emitter",
     "semconv": "compat.semconv",
+    "runner": "compat.runner",
+    "runner.agent": "compat.runner",
+    "runner.base": "compat.runner",
+    "store.memory": "compat.store",
     "tracer": "compat.tracers",
     "tracer.agentops": "compat.tracers",
     "tracer.base": "compat.tracers",
     "tracer.otel": "compat.tracers",
     "tracer.triplet": "compat.adapters",
-    "trainer": "run.trainer",
+    "trainer": "compat.trainer",
+    "trainer.legacy": "compat.trainer",
+    "trainer.trainer": "compat.trainer",
     "types": "compat.types",
     "types.core": "compat.types",
     "types.legacy": "compat.types",
@@ -111,8 +114,14 @@ DOORS = {
 """Paths by which programs ask for what is elsewhere here: each is a module that has the names of the other."""
 
 
+NAMES = {
+    "store.InMemoryLightningStore": "compat.store",
+    "store.LightningStore": "compat.store",
+}
+"""The same for single names, of modules that are here under the same path and have them not."""
+
+
 ELSEWHERE = {
-    "Algorithm": "algorithms",
     "Progress": "records.progress",
     "RolloutRawResult": "types",
     "TaskInput": "types",
@@ -163,7 +172,10 @@ def spec_of(path: str) -> ModuleSpec | None:
     So who only looks for the module (``importlib.util.find_spec``) gets no error. For a door it is a spec whose module
     has the names of what is behind it.
     """
-    home = DOORS.get(path.removeprefix(f"{agentlightning.__name__}."))
+    below = path.removeprefix(f"{agentlightning.__name__}.")
+    if below in NAMES:
+        return ModuleSpec(path, _NameOf(f"{agentlightning.__name__}.{NAMES[below]}"))
+    home = DOORS.get(below)
     if home is not None:
         door = _Door(f"{agentlightning.__name__}.{home}")
         return ModuleSpec(path, door, is_package=not path.endswith(".__main__"))
@@ -195,6 +207,20 @@ class _Door(Loader):
         home = find_spec(self.home)
         loader = home.loader if home is not None else None
         return loader.get_code(self.home) if isinstance(loader, InspectLoader) else None
+
+
+class _NameOf(Loader):
+    """Python asks for a module of this path where a package lacks a name: it gets what is meant."""
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Python's own, for as long as it takes."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__.rpartition(".")[2]
+        sys.modules[module.__name__] = getattr(import_module(self.home), name)
 
 
 class _Called(ModuleType):

@@ -20,6 +20,7 @@ from agentlightning import GRPO, LLM, LitAgent, PromptTemplate, RunConfig, Train
 from agentlightning.errors import ConfigError
 from agentlightning.records.progress import SilentView
 from agentlightning.run.arguments import ARGUMENTS, DATA_SETS
+from agentlightning.run.trainer import Trainer as OurTrainer
 from agentlightning.settings.fields import LearnerConfig
 from agentlightning.spellings.nearest import edits, nearest
 from agentlightning.text import at_home
@@ -66,7 +67,7 @@ def refusal(entry: str, *args: Any, **arguments: Any) -> str:
 def test_every_argument_of_every_entry_is_in_the_table() -> None:
     taken = {
         name
-        for entry in (Trainer.__init__, *list(ENTRIES.values())[1:])
+        for entry in (OurTrainer.__init__, *(getattr(OurTrainer, name) for name in list(ENTRIES)[1:]))
         for name, parameter in inspect.signature(entry).parameters.items()
         if name != "self" and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     }

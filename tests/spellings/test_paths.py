@@ -21,15 +21,12 @@ import agentlightning
 from agentlightning.spellings.paths import ELSEWHERE, MODULES, why_no_module
 
 PROGRAMS = """\
-from agentlightning import APO, Baseline
-from agentlightning import algo
-from agentlightning import LitAgentRunner
-from agentlightning import InMemoryLightningStore
+from agentlightning import APO
 from agentlightning import LightningStoreClient
 from agentlightning import LightningStoreServer
-from agentlightning import DevTaskLoader
+from agentlightning.client import AgentLightningClient
+from agentlightning.store import LightningStoreClient
 from agentlightning import AgentLightningServer
-from agentlightning import lightning_cli
 from agentlightning import PPO
 from agentlightning import GRPOConfig, GRPOTrainer
 from agentlightning import SFTTrainer
@@ -39,16 +36,11 @@ from agentlightning.tracer import get_last_trace
 from agentlightning.types import Rollout, RolloutV2
 from agentlightning.tracer.triplet import TraceTree
 from agentlightning.emitter.utils import get_tracer
-from agentlightning.runner import LitAgentRunner
-from agentlightning.store import InMemoryLightningStore
-from agentlightning.store.memory import InMemoryLightningStore
 from agentlightning.store.client_server import LightningStoreClient
 from agentlightning.trainer.init_utils import build_component
-from agentlightning.client import DevTaskLoader
 from agentlightning.server import AgentLightningServer
 from agentlightning.env_var import LightningEnvVar
 from agentlightning.llm_proxy import LLMProxy
-from agentlightning.config import lightning_cli
 from agentlightning.verl import entrypoint
 import agentlightning.verl.trainer
 import agentlightning.instrumentation.vllm

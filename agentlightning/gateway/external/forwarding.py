@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from agentlightning.errors import StoreError
@@ -54,6 +54,11 @@ class Forwarding:
         self._resources = resources
         self._calls = calls
         self._answered: dict[str, float] = {}
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What they are called by."""
+        return self._upstreams.names
 
     def named(self, target: Target, body: Mapping[str, Json]) -> Upstream | None:
         """The external model that a request is for, None for one to a policy. Raises CallError where it cannot be

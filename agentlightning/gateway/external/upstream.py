@@ -8,6 +8,7 @@ business, HTTP towards the agent the server's. No error, log line or record made
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import os
 import re
@@ -134,9 +135,21 @@ class Upstreams:
         self.alone = not taken
         """There is no policy, so that a call can only be for one of these."""
         self._models = {name: Upstream.of(name, llm) for name, llm in models.items()}
+        self._taken = taken
         self._timeout = timeout
         self._notices = Notices()
-        self._client: aiohttp.ClientSession | None = None
+        self._clients: list[aiohttp.ClientSession] = []
+        """The one client, from its first call on."""
+
+    def laid_over(self, models: Mapping[str, LLM]) -> Upstreams:
+        """These with further ones, or others of their names, for an attempt whose resources have them: over the same
+        client. Raises ConfigError as the constructor does."""
+        if not models:
+            return self
+        refuse_clash(models, self._taken)
+        made = copy.copy(self)
+        made._models = {**self._models, **{name: Upstream.of(name, llm) for name, llm in models.items()}}
+        return made
 
     @property
     def default(self) -> str:
@@ -159,8 +172,8 @@ class Upstreams:
         return self._models.get(name)
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
+        for client in self._clients:
+            await client.close()
 
     async def ask(self, call: Forwarded, upstream: Upstream, sent: Outgoing) -> Answer:
         """Passes a call on and returns the answer, whatever its status. Events of a stream are added to the call as
@@ -218,15 +231,16 @@ class Upstreams:
         return Answer(status, headers, gate.rest, gate.fault)
 
     def _session(self) -> aiohttp.ClientSession:
-        if self._client is None:
-            self._client = aiohttp.ClientSession(
+        if not self._clients:
+            client = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(
                     total=None, connect=min(CONNECT_DEADLINE, self._timeout), sock_read=self._timeout
                 ),
             )
-        return self._client
+            self._clients.append(client)
+        return self._clients[0]
 
     def _failure(self, name: str, error: Exception) -> CallError:
         """In words of our own: the client's tell the host."""
