@@ -190,15 +190,24 @@ def _compact_remedy(value: Any) -> str | None:
 
 def matched_by(adapter: Any) -> str | None:
     """Which agents an adapter has trained; None for all. Raises ConfigError for what is no adapter."""
-    if own_adapt(adapter) is not None and not hasattr(adapter, "agent_match"):
-        return None
-    return chosen_by_adapter(adapter)
+    adapts = own_adapt(adapter) is not None or callable(getattr(adapter, "adapt", None))
+    return None if adapts and not hasattr(adapter, "agent_match") else chosen_by_adapter(adapter)
+
+
+def check_adapter(adapter: Any, algorithm: str) -> None:
+    """Raises ConfigError for an adapter that an algorithm which trains weights has no use for."""
+    if not hasattr(adapter, "agent_match") and own_adapt(adapter) is None:
+        raise ConfigError(
+            f"adapter={type(adapter).__name__}(): it makes no triplets, and {algorithm} trains weights by them: leave "
+            "it out"
+        )
 
 
 def _is_adapter(value: Any) -> bool:
     if isinstance(value, type | str):
         return False
-    return isinstance(value, Mapping) or hasattr(value, "agent_match") or own_adapt(value) is not None
+    adapts = own_adapt(value) is not None or callable(getattr(value, "adapt", None))
+    return isinstance(value, Mapping) or hasattr(value, "agent_match") or adapts
 
 
 def _adapter_remedy(value: Any) -> str | None:

@@ -28,7 +28,7 @@ from agentlightning.nouns import Json, Mode, RunStatus
 from agentlightning.policies import check_layout
 from agentlightning.records.ledger import Ledger, total
 from agentlightning.records.result import Evaluation
-from agentlightning.run.arguments import checked, layout_of, matched_by
+from agentlightning.run.arguments import check_adapter, checked, layout_of, matched_by
 from agentlightning.run.entry import Interrupts, outliving_terminal, run_here, run_sync
 from agentlightning.run.model_choice import external_models, with_model_named
 from agentlightning.run.opening import OpenRun, Plan, open_run
@@ -367,6 +367,8 @@ class Trainer:
                 "`agl model smollm2` makes"
             )
         check_layout(self.config.layout)
+        if trains:
+            check_adapter(self.adapter, self.algorithm.name)
         if mode is Mode.TRAIN:
             self.algorithm.check(resolved.config)
         refuse_clash(external, {POLICY})

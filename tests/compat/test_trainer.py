@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from agentlightning import GRPO, AgentOpsTracer, LitAgent, OtelTracer, Trainer, Triplet
+from agentlightning.compat.adapters import TracerTraceToTriplet, TraceToMessages, TripletExporter
 from agentlightning.credit.settings import CreditSettings
 from agentlightning.errors import ConfigError
 from agentlightning.store import open_store
@@ -197,7 +198,12 @@ def test_an_agent_may_be_any_form_of_the_surface(letters: Path, tmp_path: Path) 
 @pytest.mark.parametrize("name", ["adapter", "triplet_exporter"])
 @pytest.mark.parametrize(
     "adapter",
-    [{"agent_match": "write"}, program.Named("write")],
+    [
+        {"agent_match": "write"},
+        program.Named("write"),
+        TracerTraceToTriplet(agent_match="write"),
+        TripletExporter(agent_match="write"),
+    ],
     ids=lambda each: type(each).__name__,
 )
 def test_an_adapters_agent_match_chooses_the_agents_that_are_trained(name: str, adapter: Any) -> None:
@@ -206,7 +212,9 @@ def test_an_adapters_agent_match_chooses_the_agents_that_are_trained(name: str, 
     assert isinstance(adapter, dict) or run.adapter is adapter
 
 
-@pytest.mark.parametrize("adapter", [None, {}, {"agent_match": None}, program.Named(), program.Halves()])
+@pytest.mark.parametrize(
+    "adapter", [None, {}, {"agent_match": None}, TracerTraceToTriplet(), program.Halves(), TraceToMessages()]
+)
 def test_an_adapter_that_matches_nobody_trains_all(adapter: Any) -> None:
     run = Trainer(model="m", adapter=adapter)
     assert run.config.trained_agents is None and getattr(run.adapter, "agent_match", None) is None
@@ -267,6 +275,30 @@ def test_an_adapter_that_fails_is_its_attempts_failure_in_one_line_and_not_the_e
     report = run.dev(program.writes_and_checks, letter_tasks(2), n=2)
     assert {line.outcome for line in report.attempts} == {f"failed: {reason}"}, report
     assert re.search(says, str(report)), report
+
+
+def test_an_adapter_that_makes_no_triplets_is_refused_where_weights_are_trained(letters: Path, tmp_path: Path) -> None:
+    run = trainer(letters, tmp_path, adapter=TraceToMessages())
+    run.dev(program.plain, letter_tasks(1), n=1)
+    with pytest.raises(
+        ConfigError, match=r"^adapter=TraceToMessages\(\): it makes no triplets, and grpo trains weights"
+    ):
+        run.fit(program.plain, letter_tasks(2))
+
+
+def test_an_adapter_of_ones_own_may_derive_from_ours_and_choose_agents_too(letters: Path, tmp_path: Path) -> None:
+    class Mine(TracerTraceToTriplet):
+        def adapt(self, source: Any, /) -> list[Triplet]:
+            made = super().adapt(source)
+            return [each.model_copy(update={"reward": 0.5}) for each in made]
+
+    run = trainer(
+        letters, tmp_path, adapter=Mine(agent_match="rewrite"), steps=1,
+        algorithm=GRPO(group_size=2, tasks_per_step=2, credit=CreditSettings(scheme="call")),
+    )  # fmt: skip
+    assert run.fit(program.writes_and_checks, letter_tasks(2)).ledger.check().masked["other_agent"] > 0
+    rewards = [span for span in run.tracer.get_last_trace() if span.attributes.get("agentlightning.reward.call_id")]
+    assert [span.attributes["reward"] for span in rewards] == [0.5], "one call is of an agent that was chosen"
 
 
 def test_an_adapter_has_the_attempts_deadline(letters: Path, tmp_path: Path) -> None:
