@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,6 +93,4 @@ async def _read(store_url: str, run_id: str) -> LastTrace:
         view = await read_rollout(store, run, max(ended, key=lambda each: each.ended_at or 0.0))
     finally:
         await store.close()
-    last = attempt_of(view)
-    own = tuple(reward for reward in view.rewards if reward.attempt_id == last.attempt.id)
-    return LastTrace(view, replace(last, rewards=own), load_decoder(run.setting("config", "model", "path")))
+    return LastTrace(view, attempt_of(view), load_decoder(run.setting("config", "model", "path")))

@@ -115,6 +115,17 @@ class Slow(Tracer):
         time.sleep(3600)
 
 
+class HandsOver(Tracer, Notes):
+    """Takes its time at the end."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def teardown(self, *args: Any, **kwargs: Any) -> None:
+        time.sleep(0.7)
+        self.note("handed over")
+
+
 class Hook(Notes):
     """With the names that programs declare, plain and async."""
 

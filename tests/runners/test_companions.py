@@ -15,7 +15,7 @@ from agentlightning.nouns import Mode, Reason, Status
 from agentlightning.runners import thread
 from agentlightning.runners.companions import Companions, Once
 from tests.runners import accompanied
-from tests.runners.accompanied import Broken, BrokenHook, Hook, NoContext, Notes, Own, Plain, Slow
+from tests.runners.accompanied import Broken, BrokenHook, HandsOver, Hook, NoContext, Notes, Own, Plain, Slow
 
 
 def either(isolation: str, name: str) -> Any:
@@ -136,6 +136,12 @@ async def test_what_fails_at_a_tracers_end_is_said_once_and_changes_no_result(
     (said,) = world.runners.said
     method, ends = ("trace_context", "; the attempt goes on") if where == "leaving" else (where, "")
     assert re.fullmatch(rf"the tracer Broken failed in {method}: ValueError: no \(accompanied\.py:\d+\){ends}", said)
+
+
+async def test_a_run_waits_for_what_a_tracer_hands_over_at_its_end(world: Any, isolation: str, tmp_path: Path) -> None:
+    companions = Companions(HandsOver(tmp_path / "notes"))
+    await world.one(either(isolation, "inside"), isolation=isolation, companions=companions)
+    assert (tmp_path / "notes").read_text() == "handed over\n"
 
 
 @pytest.mark.parametrize("where", ["on_rollout_start", "on_trace_end"])
