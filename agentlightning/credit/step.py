@@ -11,6 +11,7 @@ from typing import Protocol
 from agentlightning.agent.trained_agents import as_search
 from agentlightning.credit.attempt import CALL_WITHOUT_REWARD, credit_attempt
 from agentlightning.credit.compare import Pool, Unit, comparisons, episodes, trainable_calls
+from agentlightning.credit.rewards import own_reward
 from agentlightning.credit.rows import limit_rows
 from agentlightning.credit.settings import CreditSettings
 from agentlightning.nouns import CreditRow
@@ -156,15 +157,18 @@ def agents_of(groups: Sequence[Group]) -> frozenset[str | None]:
 def _added(
     parts: Sequence[Mapping[Unit, float]], groups: Sequence[Group], settings: CreditSettings, trained_agents: str | None
 ) -> dict[Unit, float]:
-    """For each call the sum of what it and its episode have in the parts; an episode whose calls have nothing of their
-    own stays whole."""
+    """For each call the sum of what it and its episode have in the parts; what its episode has only where that is not
+    made of what it and other calls have. An episode whose calls have nothing of their own stays whole."""
     added: dict[Unit, float] = {}
     for trace in (trace for group in groups for trace in group.traces if trace.scored):
         for episode in episodes(trace, settings.by_agent):
             whole = Unit(trace.rollout.id, None, episode.agent)
             calls = [replace(whole, call=call.index) for call in trainable_calls(episode, trained_agents)]
-            for unit in calls if any(unit in part for part in parts for unit in calls) else [whole]:
-                values = [part[key] for part in parts for key in {unit, whole} if key in part]
+            own = {unit for unit in calls if any(unit in part for part in parts)}
+            made = own_reward(trace, episode.agent) is None
+            for unit in calls if own else [whole]:
+                keys = {unit} if made and unit in own else {unit, whole}
+                values = [part[key] for part in parts for key in keys if key in part]
                 if values:
                     added[unit] = sum(values)
     return added

@@ -118,16 +118,19 @@ def test_mixed_without_rewards_of_calls_is_the_whole_episodes():
 
 
 def test_an_episode_whose_reward_is_made_of_its_calls_is_not_counted_twice():
-    """The last emitted reward names a call; or the agent returned triplets, whose mean is the rollout's."""
-    last = rollout("a", 2.0, reward(3.0, "c0"), reward(2.0, "c1"))
-    triplets = [reward(3.0, "c0", source="return"), reward(1.0, "c1", source="return"), reward(2.0, source="return")]
-    for made in (last, rollout("a", 2.0, *triplets)):
+    """The last emitted reward names a call; or the agent returned triplets, whose mean is the rollout's. What no call's
+    own reward says, the episode's does."""
+    triplets = [reward(3.0, "c0", source="return"), reward(3.0, source="return")]
+    other = rollout("b", 0.0, reward(1.0, "c0"), reward(0.0, source="return"))
+    for made in (rollout("a", 3.0, reward(3.0, "c0")), rollout("a", 3.0, *triplets)):
         rule = Less()
-        credited(group(made, rollout("b", 0.0, reward(0.0, "c0"))), rule=rule, scheme="mixed")
-        assert [len(rewards) for rewards in rule.compared] == [3]
-    step_rule = Less()
-    credited(group(rollout("a", 2.0, *triplets)), rule=step_rule, scheme="discounted", discount=0.5)
-    assert step_rule.compared == [[3.5, 1.0]]
+        step = credited(group(made, other), rule=rule, scheme="mixed")
+        assert rule.compared == [[3.0, 0.0], [3.0, 1.0]]
+        assert weights(step, "a") == [1.0, 1.5] and weights(step, "b") == [-1.5 - 1.0, -1.5]
+    rule = Less()
+    both = [reward(3.0, "c0", source="return"), reward(1.0, "c1", source="return"), reward(2.0, source="return")]
+    credited(group(rollout("a", 2.0, *both)), rule=rule, scheme="discounted", discount=0.5)
+    assert rule.compared == [[3.5, 1.0]]
 
 
 def test_what_comes_later_counts_for_the_calls_before_it_discounted():
