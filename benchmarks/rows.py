@@ -107,12 +107,15 @@ def work(pipe: Connection, path: str | None, threads: int | None, rows: int, kee
         credited = algorithm.credit_of([group])
         batch = train_batch([group], credited.attempts)
         credit_s = time.perf_counter() - started
+        cpu = time.process_time()
         stats = learner.step(batch)
+        cpu = time.process_time() - cpu
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         pipe.send(
             {
                 "credit_s": credit_s,
                 "step_s": stats.seconds,
+                "step_cpu_s": cpu,
                 "forward_tokens": stats.forward_tokens,
                 "trained_tokens": stats.trained_tokens,
                 "grown_mb": grown / 1024,
@@ -143,12 +146,12 @@ def main() -> None:
         kept[f"max_rows {keep}"] = mine.recv()
         process.join()
     spread = report.summary()
-    steps = {keep: spread[f"max_rows {keep}"]["step_s"]["median"] for keep in options.keep}
+    steps = {keep: spread[f"max_rows {keep}"]["step_cpu_s"]["median"] for keep in options.keep}
     trained = {keep: kept[f"max_rows {keep}"]["kept"] for keep in options.keep}
     most, least = max(options.keep), min(options.keep)
     report.finish(
         **kept,
-        ms_per_further_row=1000 * (steps[most] - steps[least]) / max(1, trained[most] - trained[least]),
+        cpu_ms_per_further_row=1000 * (steps[most] - steps[least]) / max(1, trained[most] - trained[least]),
         mb_at_most_rows=spread[f"max_rows {most}"]["grown_mb"]["max"],
         mb_at_least_rows=spread[f"max_rows {least}"]["grown_mb"]["max"],
     )

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from agentlightning.nouns import Failure, Mode, Reason, Rollout, Status
-from agentlightning.records.ledger import Ledger, LedgerError, count_outcomes, total
+from agentlightning.records.ledger import (
+    Ledger,
+    LedgerError,
+    count_outcomes,
+    describe_off_record,
+    describe_rows,
+    total,
+)
 
 
 def test_a_token_that_is_neither_trained_nor_masked_is_an_error():
@@ -58,3 +65,24 @@ def test_outcomes_name_the_reason_of_a_failure():
         "r", "run", {}, Mode.TRAIN, 0, 0, 0, 1, status=Status.FAILED, failure=Failure(Reason.TIMEOUT, "late")
     )
     assert count_outcomes([rollout, rollout]) == {"failed: timeout": 2}
+
+
+def test_tokens_given_as_targets_are_trained_or_masked_by_an_account_of_their_own():
+    ledger = Ledger(sampled=10, trained=10, off_record=5, off_record_trained=3, off_record_masked={"row_limit": 2})
+    assert ledger.check() is ledger and Ledger.from_json(ledger.to_json()) == ledger
+    with pytest.raises(LedgerError, match="5 tokens off the record, 3 trained, 1 masked"):
+        Ledger(off_record=5, off_record_trained=3, off_record_masked={"row_limit": 1}).check()
+    with pytest.raises(LedgerError, match="10 tokens sampled"):
+        Ledger(sampled=10, trained=8, off_record=2).check()
+    summed = total([ledger, ledger, Ledger()]).check()
+    assert (summed.off_record, summed.off_record_trained, summed.off_record_masked) == (10, 6, {"row_limit": 4})
+    said = describe_off_record(summed.off_record, summed.off_record_trained, summed.off_record_masked)
+    assert said == "10 tokens given as targets = 6 trained + 4 masked (row_limit 4)" and not describe_off_record(
+        0, 0, {}
+    )
+
+
+def test_rows_under_limits_add_up_over_steps_and_are_said():
+    steps = [Ledger(rows={"made": 300, "kept": 64, "row_length": 0, "row_limit": 236})] * 2 + [Ledger()]
+    assert total(steps).rows == {"made": 600, "kept": 128, "row_length": 0, "row_limit": 472}
+    assert describe_rows(total(steps).rows) == "600 made = 128 kept + 472 row_limit" and not describe_rows({})
