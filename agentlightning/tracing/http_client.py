@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from agentlightning.tracing import langchain, openai_agents, opentelemetry
+from agentlightning.tracing import agentscope, langchain, openai_agents, opentelemetry
 from agentlightning.tracing.names import CALL_ID, current, never_raising
 
 
@@ -47,7 +47,7 @@ def _note(reply: Any) -> None:
     names = current()
     if names is None or (reply_id := reply.headers.get(CALL_ID)) is None:
         return
-    named = openai_agents.current_agent() or langchain.current_node()
+    named = openai_agents.current_agent() or agentscope.current_agent() or langchain.current_node()
     if named is not None:
         names.add(reply_id, named)
     elif (span := opentelemetry.current_span()) is not None:

@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from agentlightning.tracing import http_client, opentelemetry
+from agentlightning.tracing import agentscope, http_client, opentelemetry
 
 logger = logging.getLogger("agentlightning")
 
@@ -24,6 +24,7 @@ Instrument = Callable[[Any], None]
 INSTRUMENTS: dict[str, Instrument] = {
     "httpx": http_client.listen,
     "httpx2": http_client.listen,
+    "agentscope.agent": agentscope.listen,
     opentelemetry.API: opentelemetry.stand_in,
     opentelemetry.SDK: opentelemetry.listen_to_providers,
 }

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -258,17 +258,24 @@ class World:
         return rollout, self.reports[-1]
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    opened = open_store(f"sqlite:///{tmp_path / 'record.db'}")
+@asynccontextmanager
+async def made(folder: Path) -> AsyncGenerator[World]:
+    """A world that keeps its record in ``folder``."""
+    opened = open_store(f"sqlite:///{folder / 'record.db'}")
     store: Any = await opened if asyncio.iscoroutine(opened) else opened
-    await store.create_run(RunRecord("run", "run", str(tmp_path), RunStatus.RUNNING, {}, time.time()))
+    await store.create_run(RunRecord("run", "run", str(folder), RunStatus.RUNNING, {}, time.time()))
     engine = EchoEngine()
     gateway = Gateway(store, {"main": Served("main", engine, PlainTemplate())}, GatewayConfig(drain=0.5))
     await gateway.start()
-    yield World(store, gateway, engine, tmp_path)
+    yield World(store, gateway, engine, folder)
     await gateway.close()
     await store.close()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with made(tmp_path) as one:
+        yield one
 
 
 @pytest.fixture(params=["thread", "process"])
