@@ -9,6 +9,7 @@ make test-frameworks ARGS="strands --keep"             keep the environment for 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import shutil
 import subprocess
@@ -21,14 +22,16 @@ from typing import Any
 from tests.frameworks import page
 from tests.frameworks.cases import CASES
 from tests.frameworks.catalog import FRAMEWORKS, Framework, Setup
-from tests.frameworks.environment import CannotInstall, prepare, run_bounded
+from tests.frameworks.environment import PROGRAMS, ROOT, CannotInstall, prepare, run_bounded, with_ours
 from tests.frameworks.judge import Verdict, judge
 
-ROOT = Path(__file__).resolve().parents[2]
 MODEL = "gpt-4o-mini"
 LIMIT = 60.0
 """Seconds for one program: the conversations of one setup."""
+NAMING_LIMIT = 180.0
+"""Seconds for one program whose agents' names are looked at: two rollouts in processes and two in threads."""
 MARK = "AGL-CASE "
+NAMES = "AGL-NAMES "
 
 
 class House:
@@ -91,6 +94,25 @@ def converse(framework: Framework, setup: Setup, command: list[str], house: Hous
     }
 
 
+def name(program: str, python: str, *, loud: bool) -> tuple[dict[str, bool], list[str]]:
+    """Whether the calls of a program are recorded under its agents' names, by isolation, and what is wrong."""
+    path = PROGRAMS / program
+    wanted = next(
+        ast.literal_eval(node.value)
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CALLS"
+    )
+    command = [python, "-m", "tests.frameworks.named", str(path)]
+    out, err, wrong = run_bounded(command, {"PYTHONPATH": str(ROOT)}, ROOT, NAMING_LIMIT)
+    said = next((json.loads(line.removeprefix(NAMES)) for line in out.splitlines() if line.startswith(NAMES)), None)
+    if loud or said is None:
+        sys.stderr.write(err[-20_000:])
+    if said is None:
+        return {}, [f"{program}: {wrong or 'the program said nothing'}"]
+    found = {isolation: each["calls"] == [wanted] and not each["failed"] for isolation, each in said.items()}
+    return found, [f"{program}, {each}: wanted {wanted}, got {said[each]}" for each in found if not found[each]]
+
+
 def settled(setup: Setup, verdicts: dict[str, Verdict]) -> list[str]:
     """What is not as the catalog says, a line or a diff each."""
     failures: list[str] = []
@@ -127,6 +149,12 @@ def run(
                 f"{framework.name} {framework.version}, {setup.wire}: {exact} of {of} exact, {len(wrong)} failures",
                 flush=True,
             )
+        python = with_ours(folder) if framework.names else ""
+        for what, program in framework.names.items():
+            found, wrong = name(program, python, loud=loud)
+            entry.setdefault("names", {})[what] = found
+            failures += [f"{framework.name} {line}" for line in wrong]
+            print(f"{framework.name} {framework.version}, names of {what}: {len(wrong)} failures", flush=True)
     except CannotInstall as error:
         entry["absent"] = f"cannot be installed here: {error}"
         print(f"{framework.name} {framework.version}: {entry['absent']}", flush=True)

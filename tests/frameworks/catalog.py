@@ -44,7 +44,9 @@ class Setup:
 class Framework:
     """``packages`` are pinned requirements, the first of which is the framework's own; ``npm``: they are JavaScript's.
 
-    ``absent`` says why a framework is not run, where it cannot be.
+    ``absent`` says why a framework is not run, where it cannot be. ``names`` are programs of several agents, by how
+    page names what they are of; each says in `CALLS` under which names its calls have to be recorded. ``program`` is
+    empty where these are all.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Framework:
     npm: bool = False
     absent: str = ""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def version(self) -> str:
@@ -86,6 +89,7 @@ FRAMEWORKS = (
             Setup("chat", "chat completions", '`set_default_openai_api("chat_completions")`'),
         ),
         environment={"OPENAI_AGENTS_DISABLE_TRACING": "1"},
+        names={"agents": "names_openai_agents.py"},
     ),
     Framework(
         "langchain",
@@ -109,6 +113,10 @@ FRAMEWORKS = (
         ("langgraph==1.2.24", "langchain==1.5.2", "langchain-openai==1.7.4", OPENAI),
         "use_langgraph.py",
         (Setup("chat", "chat completions", "nothing"),),
+        names={
+            "nodes": "names_langgraph.py",
+            "nodes, by `get_langchain_handler()`, over a client without httpx": "names_langchain_handler.py",
+        },
     ),
     Framework(
         "agent-framework",
@@ -118,24 +126,43 @@ FRAMEWORKS = (
             Setup("responses", "responses", "nothing"),
             Setup("chat", "chat completions", "`OpenAIChatCompletionClient(model=...)`"),
         ),
+        names={"executors of a workflow, and an agent outside one": "names_agent_framework.py"},
+    ),
+    Framework(
+        "agent-framework-2025",
+        ("agent-framework-core==1.0.0b251016", "mcp[ws]==1.30.0", "openai==1.109.1"),
+        "",
+        (),
+        names={
+            "executors of a workflow, and an agent outside one, once `init()` has its spans written": "names_agent_framework_2025.py"
+        },
     ),
     Framework(
         "agentscope1",
         ("agentscope==1.0.21", "openai==2.54.0", "mcp==1.30.0", "greenlet==3.5.6"),
         "use_agentscope1.py",
         (Setup("chat", "chat completions", "nothing", limits="needs `greenlet`, which it does not declare"),),
+        names={
+            "agents": "names_agentscope1.py",
+            "agents in spans of OpenTelemetry's SDK, set up by the program": "names_opentelemetry_sdk.py",
+        },
     ),
     Framework(
         "agentscope2",
         ("agentscope==2.0.11", OPENAI),
         "use_agentscope2.py",
         (Setup("chat", "chat completions", "nothing"), Setup("responses", "responses", "nothing")),
+        names={"agents": "names_agentscope2.py"},
     ),
     Framework(
         "autogen",
         ("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5", OPENAI),
         "use_autogen.py",
         (Setup("chat", "chat completions", "`OpenAIChatCompletionClient(..., model_info=...)`"),),
+        names={
+            "agents of a team, and one on its own": "names_autogen.py",
+            "recipients of messages": "names_autogen_core.py",
+        },
     ),
     Framework(
         "ag2",

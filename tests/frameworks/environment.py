@@ -7,12 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.frameworks.catalog import Framework
 
 PROGRAMS = Path(__file__).parent / "programs"
+ROOT = Path(__file__).resolve().parents[2]
 
 INSTALL_LIMIT = 600.0
 """Seconds for one installation."""
@@ -43,6 +45,21 @@ def prepare(framework: Framework, folder: Path) -> list[str]:
 def _venv(framework: Framework, folder: Path) -> None:
     _run([sys.executable, "-m", "venv", str(folder)])
     _run([*_pip(folder), "install", "--quiet", "--progress-bar", "off", *framework.packages])
+
+
+def with_ours(folder: Path) -> str:
+    """The interpreter of a framework's environment, to which what agentlightning's core and the tests' own record need
+    is added. Raises CannotInstall."""
+    done = folder / ".ours"
+    wanted = [
+        each.replace(" ", "")
+        for each in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    ]
+    wanted.append("pytest")
+    if not (done.is_file() and done.read_text() == "\n".join(wanted)):
+        _run([*_pip(folder), "install", "--quiet", "--progress-bar", "off", *wanted])
+        done.write_text("\n".join(wanted))
+    return str(folder / "bin" / "python")
 
 
 def _pip(folder: Path) -> list[str]:

@@ -41,6 +41,16 @@ so that all of it is known beforehand.
 | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
+NAMES = """
+## Names of agents
+
+Programs of several agents, run in threads and in processes as a run does. Each call has to be recorded under the name that the framework gives the agent
+that made it ([how](agents.md#names-out-of-frameworks)), with nothing in the program for it: two at once, whole and streamed replies.
+
+| framework | version | named are | threads | processes |
+| --- | --- | --- | --- | --- |
+"""
+
 NOT_RUN = """
 ## Not run
 
@@ -80,7 +90,21 @@ def page(results: Results) -> str:
             absent.append(cells(framework.name, entry["version"], entry["absent"]))
         else:
             ran += [row(framework, setup, entry) for setup in framework.setups if setup.agent in entry["setups"]]
-    return HEAD.format(cases=len(CASES)) + "".join(ran) + (NOT_RUN + "".join(absent) if absent else "")
+    named = [row for framework in FRAMEWORKS for row in named_rows(framework, results.get(framework.name, {}))]
+    parts = [HEAD.format(cases=len(CASES)), *ran, *([NAMES, *named] if named else ())]
+    return "".join([*parts, *([NOT_RUN, *absent] if absent else ())])
+
+
+def named_rows(framework: Framework, entry: Mapping[str, Any]) -> list[str]:
+    found: Mapping[str, Mapping[str, bool]] = entry.get("names", {})
+    return [
+        cells(framework.name, entry["version"], what, *(_all_or_not(ways.get(way)) for way in ("thread", "process")))
+        for what, ways in found.items()
+    ]
+
+
+def _all_or_not(right: bool | None) -> str:
+    return "all calls" if right else "**fails**"
 
 
 def cells(*texts: str) -> str:
