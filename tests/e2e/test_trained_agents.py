@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import sqlite3
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from agentlightning import GRPO, Trainer
 from agentlightning.errors import ConfigError, RunFailed
 from agentlightning.nouns import Attempt, Call, Node
 from agentlightning.records.credit import AttemptCredit
+from agentlightning.records.progress import SilentView
 from agentlightning.store import open_store
 from agentlightning.views.result import FitResult
 from tests.e2e import letters_agent
@@ -91,3 +94,42 @@ def test_marks_that_no_call_is_of_stop_the_run_with_the_names_of_those_that_call
         match=r"^step 1: no call is of an agent .*\(marked: lisener\); calls came from agent-[0-9a-f]{6}, listener$",
     ):
         train(letters, tmp_path, letters_agent.marks_nobody, steps=1)
+
+
+class Said(SilentView):
+    """Keeps what a run says in words."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def trainer(letters: Path, out: Path, said: Said, trained_agents: str, steps: int = 1) -> Trainer:
+    return Trainer(
+        algorithm=GRPO(group_size=4, tasks_per_step=2), model=letters, output_dir=out, steps=steps, progress=said,
+        sampling={"max_tokens": 2}, checkpoint={"save_every": 1}, threads=1, trained_agents=trained_agents,
+    )  # fmt: skip
+
+
+def test_a_choice_that_finds_nobody_is_told_at_the_first_rollout_and_ends_the_step(letters: Path, tmp_path: Path):
+    said = Said()
+    with pytest.raises(RunFailed, match=r"^step 1: no call is of an agent .*\(trained_agents='lisener'\); calls came"):
+        trainer(letters, tmp_path, said, "lisener").fit(letters_agent.two_agents, TASKS)
+    (line,) = [line for line in said.lines if line.startswith("no call of the first rollout is of an agent")]
+    assert re.search(r"\(trained_agents='lisener'\); its calls came from agent-[0-9a-f]{6}, listener$", line)
+
+
+def test_a_run_that_was_begun_when_whole_names_had_to_match_is_told_so_on_resume(letters: Path, tmp_path: Path):
+    first = trainer(letters, tmp_path, Said(), "listen").fit(letters_agent.two_agents, TASKS)
+    assert first.ledger.check().trained > 0, "it is searched in names"
+    again = Said()
+    trainer(letters, tmp_path, again, "listen", steps=2).fit(letters_agent.two_agents, TASKS, resume=first.run_id)
+    assert not [line for line in again.lines if "trained_agents" in line]
+    with sqlite3.connect(tmp_path / "record.db") as record:  # as an earlier version left it
+        record.execute("UPDATE runs SET config = json_remove(config, '$.agents_by')")
+    again = Said()
+    trainer(letters, tmp_path, again, "listen", steps=3).fit(letters_agent.two_agents, TASKS, resume=first.run_id)
+    (line,) = [line for line in again.lines if "trained_agents" in line]
+    assert "trained_agents='listen' had to match whole names of agents; now it is searched in them" in line
