@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import copy
 import sys
+from pathlib import Path
 from typing import Any
 
-from tests.frameworks import page
+import pytest
+
+from tests.frameworks import __main__ as driver
+from tests.frameworks import compatibility, page
 from tests.frameworks.__main__ import House, converse, settled
 from tests.frameworks.cases import AFTER, CASES, says
 from tests.frameworks.catalog import FRAMEWORKS, Setup
@@ -22,6 +26,20 @@ GLASS = GlassTemplate(shows_ids=True)
 PLAIN = next(case for case in CASES if case.name == "plain")
 BAD = next(case for case in CASES if case.name == "bad-json")
 VIEW: dict[str, Any] = {"answer": "It is 391.", "seen": [["calculator", {"expression": "17 * 23"}]]}
+
+
+NAMING = """
+from opentelemetry import trace
+import openai
+
+CALLS = ["planner"]
+
+def agent(task, llm):
+    with trace.get_tracer("x").start_as_current_span("x", attributes={"agent.name": "planner"}):
+        with openai.OpenAI(base_url=llm.endpoint, api_key="k", max_retries=0) as client:
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "q"}])
+    return 1.0
+"""
 
 
 def call(branch: str, prompt: str, sample: str, *given_ids: str) -> dict[str, Any]:
@@ -132,6 +150,23 @@ def test_the_page_says_what_was_measured_and_leaves_no_framework_out():
     assert [framework.name for framework in FRAMEWORKS if f"| {framework.name} |" not in written] == []
     assert [framework.name for framework in FRAMEWORKS if not (PROGRAMS / framework.program).exists()] == []
     assert [file for each in FRAMEWORKS for file in each.names.values() if not (PROGRAMS / file).is_file()] == []
+
+
+def test_the_page_of_compatibility_says_what_was_measured() -> None:
+    """As above."""
+    assert compatibility.PAGE.read_text() == compatibility.page(page.read())
+
+
+def test_a_program_whose_calls_came_under_other_names_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(driver, "PROGRAMS", tmp_path)
+    (tmp_path / "names.py").write_text(NAMING)
+    found, wrong = driver.name("names.py", sys.executable, loud=False)
+    assert found == {"process": True, "thread": True} and wrong == []
+    (tmp_path / "names.py").write_text(NAMING.replace('["planner"]', '["critic"]'))
+    found, wrong = driver.name("names.py", sys.executable, loud=False)
+    assert found == {"process": False, "thread": False} and len(wrong) == 2
+    (tmp_path / "names.py").write_text("CALLS = [\"planner\"]\nraise ValueError('no')\n")
+    assert driver.name("names.py", sys.executable, loud=False) == ({}, ["names.py: exit code 1"])
 
 
 def test_a_program_is_run_against_the_gateway_and_judged():

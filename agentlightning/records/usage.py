@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agentlightning.nouns import Message, Tool
 from agentlightning.text import clean_name
@@ -159,18 +159,22 @@ class AttemptUsage:
     def name_calls(self, told: Iterable[tuple[str, str, str]]) -> dict[str, str]:
         """The agents of calls by the call's id, of what the agent's process ``told``: a reply's id, a name, and how it
         came by it. A call whose request named its agent keeps that name, the first that is told of another counts, and
-        what is no call of this attempt is refused."""
+        what is no call of this attempt is refused. A name that no call has any more is no agent's."""
         named: dict[str, str] = {}
+        ways: dict[str, tuple[str, str]] = {}
         for reply_id, said, how in told:
             name = clean_name(said)
-            if reply_id not in self.unsaid or reply_id in named or name is None:
-                continue
-            named[reply_id] = name
-            was = self.agents.get(self.unsaid[reply_id])
+            if reply_id in self.unsaid and reply_id not in named and name is not None:
+                named[reply_id] = name
+                ways.setdefault(name, (reply_id, how))
+        met = self.agents
+        still = {name for call_id, name in self.unsaid.items() if call_id not in named}
+        gone = {self.unsaid[call_id] for call_id in named} - still
+        self.agents = {name: seen for name, seen in met.items() if name not in gone}
+        for name, (reply_id, how) in ways.items():
             if name not in self.agents and len(self.agents) < MAX_NOTED:
-                how = f"span ({how})" if how else "span"
-                seen = SeenAgent(how, was.system, was.tools) if was is not None else SeenAgent(how, "", ())
-                self.agents = {**self.agents, name: seen}
+                was = met.get(self.unsaid[reply_id], SeenAgent("", "", ()))
+                self.agents = {**self.agents, name: replace(was, how=f"span's {how}")}
         return named
 
     def note_unserved(self, path: str, answer: str) -> None:

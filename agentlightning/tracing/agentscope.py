@@ -35,7 +35,7 @@ def _within(function: Any) -> Any:
         finally:
             _agent.reset(before)
 
-    call._agentlightning = True  # pyright: ignore[reportFunctionMemberAccess]
+    call._agentlightning = True  # pyright: ignore[reportAttributeAccessIssue]
     return call
 
 
@@ -43,4 +43,4 @@ def current_agent() -> Named | None:
     """The agent that runs here; None outside one."""
     agent = _agent.get()
     name = getattr(agent, "name", None)
-    return (name, "agentscope") if isinstance(name, str) else None
+    return (name, "name") if isinstance(name, str) else None

@@ -27,7 +27,7 @@ def current_agent() -> Named | None:
         if span is None:
             return None
         if span.span_data.type == "agent":
-            return span.span_data.name, "agent_span"
+            return span.span_data.name, "name"
         token = span._prev_span_token
         span = token.old_value if token is not None and token.old_value is not token.MISSING else None
     return None

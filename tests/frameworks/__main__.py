@@ -1,5 +1,5 @@
 """Runs agent frameworks, each in an environment and a process of its own, against a real gateway, and writes
-docs/frameworks.md.
+docs/frameworks.md and docs/compatibility.md.
 
 make test-frameworks                                   all of them
 make test-frameworks ARGS="openai-agents strands"      some
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.frameworks import page
+from tests.frameworks import compatibility, page
 from tests.frameworks.cases import CASES
 from tests.frameworks.catalog import FRAMEWORKS, Framework, Setup
 from tests.frameworks.environment import PROGRAMS, ROOT, CannotInstall, prepare, run_bounded, with_ours
@@ -191,11 +191,16 @@ def arguments() -> argparse.Namespace:
     return found
 
 
+def _write(results: page.Results) -> None:
+    page.write(results)
+    compatibility.write()
+
+
 def main() -> None:
     asked = arguments()
     failures: list[str] = []
     if asked.page:
-        page.write(page.read())
+        _write(page.read())
         return
     with House() as house:
         for framework in FRAMEWORKS:
@@ -209,7 +214,7 @@ def main() -> None:
                 loud=asked.loud,
             )
             failures += wrong
-            page.write({**page.read(), framework.name: entry})
+            _write({**page.read(), framework.name: entry})
     print("\n\n".join(failures) or "no failures")
     sys.exit(bool(failures))
 

@@ -36,7 +36,8 @@ async def test_spans_name_the_agents_of_calls_over_any_client_and_a_name_in_the_
     ((*first, unnamed, writer),) = await named(world, rollout)
     assert (first, writer) == (["planner", "critic", "planner"], "writer")
     assert unnamed is not None and unnamed.startswith("agent-")
-    assert report.usage.agents["planner"].how == "span (gen_ai.agent.name)"
+    assert report.usage.agents["planner"].how == "span's gen_ai.agent.name"
+    assert set(report.usage.agents) == {"planner", "critic", "writer", unnamed}, "a name that no call has is none"
 
 
 async def test_agents_that_ask_at_the_same_time_are_told_apart_also_between_attempts(
