@@ -21,7 +21,7 @@ def listen(module: Any) -> None:
         (getattr(module, "AgentBase", None), "__call__"),
         (getattr(module, "Agent", None), "_call_model"),
     ):
-        function = vars(owner).get(method) if owner is not None else None
+        function: Any = vars(owner).get(method) if owner is not None else None
         if function is not None and not hasattr(function, "_agentlightning"):
             setattr(owner, method, _within(function))
 

@@ -44,10 +44,10 @@ def rows(framework: Framework, entry: Mapping[str, Any]) -> list[str]:
             known = [each for case, each in setups[setup.agent].items() if case.rsplit(".", 1)[0] not in BROKEN]
             exact = f"{sum(each['outcome'] == 'exact' for each in known)} of {len(known)}"
             changed = "0" if setup.sets.startswith("nothing") else "1"
-            what = f"an agent with two tools, {len(CASES)} conversations, {setup.spoken}"
+            what = f"an agent with two tools, {len(CASES)} conversations, {setup.wire}"
             found.append(cells(what, framework.name, entry["version"], changed, exact, names))
     if not framework.setups and named:
-        found.append(cells("several agents", framework.name, entry["version"], "0", "", names))
+        found.append(cells("several agents", framework.name, entry["version"], "", "", names))
     return found
 
 
