@@ -210,7 +210,7 @@ def test_what_the_attempt_does_not_take_is_an_error_with_its_words(told: Told) -
 def test_a_child_process_tells_its_attempt(told: Told) -> None:
     code = "from agentlightning import emit_message; emit_message('from below')"
     env = {"AGENTLIGHTNING_ENDPOINT": told.url, "PATH": "/usr/bin", "PYTHONPATH": ":".join(filter(None, sys.path))}
-    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=600)
     assert attributes(told) == {"agentlightning.message.body": "from below"}
 
 
@@ -373,7 +373,7 @@ def test_reward_is_the_decorator_and_a_module_whichever_is_imported_first(first:
         "assert [d(f)() for d in (one, two, three, agentlightning.reward, agentlightning.reward.reward)] == [0.5] * 5\n"
         "assert one()(f)() == 0.5 and agentlightning.reward()(f)() == 0.5\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
 @pytest.mark.parametrize("path", ["", ".emitter"])

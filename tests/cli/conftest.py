@@ -71,7 +71,7 @@ def agl(tmp_path: Path) -> Agl:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
             env={**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(env or {})},
         )

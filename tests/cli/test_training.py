@@ -147,7 +147,7 @@ def test_ctrl_c_once_saves_and_ends_with_the_summary_and_resume_goes_on(place: P
         if line.startswith("step 2/"):
             process.send_signal(signal.SIGINT)
             break
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert "stopped: interrupted" in out and "checkpoint:" in out
     (folder,) = [path for path in (place / "runs").iterdir() if path.is_dir()]
@@ -357,7 +357,7 @@ def test_ctrl_c_stops_a_reply_and_the_conversation_goes_on(tmp_path: Path) -> No
     seen = b""
     while b"[stopped]" not in seen and (byte := process.stdout.read(1)):
         seen += byte
-    _, err = process.communicate(b"/quit\n", timeout=60)
+    _, err = process.communicate(b"/quit\n", timeout=600)
     assert process.returncode == 0, err.decode()
     assert b"[stopped]" in seen
 
@@ -411,7 +411,7 @@ def test_ctrl_c_ends_a_short_command_in_one_line(place: Path, command: str) -> N
         lambda: asleep(place) == rollouts - 1 and outcomes("dev" if command == "dev" else "val").get("succeeded") == 1,
     )
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130, err.decode()
     assert "Traceback" not in err.decode() and "saving a checkpoint" not in (out + err).decode()
     assert (b"Interrupted" in out) if command == "dev" else (b"agl: interrupted" in err)

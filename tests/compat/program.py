@@ -19,7 +19,7 @@ def ask(base_url: str, text: str, agent: str = "agent") -> Any:
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}], "max_tokens": 1}).encode()
     headers = {"Content-Type": "application/json", "X-Agent-Name": agent}
     request = urllib.request.Request(f"{base_url}/chat/completions", body, headers)
-    with _no_proxy.open(request, timeout=60) as reply:
+    with _no_proxy.open(request, timeout=600) as reply:
         return json.loads(reply.read())
 
 

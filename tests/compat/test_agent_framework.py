@@ -62,7 +62,7 @@ def run(site: Path, *lines: str) -> str:
     """What a program prints, or the last line of its error, where the path is as an installation has it."""
     path = [str(site), str(ROOT), str(ASIDE)]
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)], cwd=site, capture_output=True, text=True, check=False, timeout=60,
+        [sys.executable, "-c", "\n".join(lines)], cwd=site, capture_output=True, text=True, check=False, timeout=600,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
     )  # fmt: skip
     return (done.stdout if done.returncode == 0 else done.stderr.strip().splitlines()[-1]).strip()

@@ -73,7 +73,7 @@ async def try_prompts(store: Any, train_dataset: Any) -> dict[str, float]:
             await store.enqueue_rollout(input=task, mode="train", resources_id=update.resources_id)
             for task in train_dataset
         ]
-        done = await store.wait_for_rollouts(rollout_ids=[each.rollout_id for each in queued], timeout=60)
+        done = await store.wait_for_rollouts(rollout_ids=[each.rollout_id for each in queued], timeout=600)
         assert [each.status for each in done] == ["succeeded"] * len(queued)
         rewards = [agl.find_final_reward(await store.query_spans(each.rollout_id, "latest")) for each in done]
         scores[order] = sum(reward or 0.0 for reward in rewards) / len(rewards)

@@ -74,7 +74,7 @@ def test_functions_without_a_file_are_trained_and_their_grader_is_used(setup: st
     }[way]
     given = program if way == "pipe" else ""
     done = subprocess.run(
-        command, input=given, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False
+        command, input=given, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600, check=False
     )
     assert ENDED in done.stdout, done.stderr
 

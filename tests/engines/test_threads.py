@@ -361,7 +361,7 @@ def test_each_thread_that_computes_gets_the_number() -> None:
 def child(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if name not in SPINNING} | variables
     return subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=600, check=True
     )
 
 

@@ -148,7 +148,7 @@ def test_training_and_held_out_problems_never_overlap():
 
 def test_task_files_hold_one_problem_a_line(tmp_path: Any):
     done = subprocess.run(
-        [sys.executable, EXAMPLE / "tasks.py", str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, EXAMPLE / "tasks.py", str(tmp_path)], capture_output=True, text=True, check=True, timeout=600
     )
     train, val = [Path(path).read_text().splitlines() for path in done.stdout.split()]
     assert (len(train), len(val)) == (600, 200)

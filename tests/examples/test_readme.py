@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert agent is not None and tasks is not None
     (here / "my_agent.py").write_text(agent[1])
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(["bash", "-c", tasks[1]], cwd=here, env={**os.environ, "PATH": path}, check=True, timeout=60)
+    subprocess.run(["bash", "-c", tasks[1]], cwd=here, env={**os.environ, "PATH": path}, check=True, timeout=600)
     return here
 
 

@@ -24,7 +24,7 @@ from agentlightning.nouns import CallStatus
 from agentlightning.settings.fields import GatewayConfig
 from tests.gateway.conftest import Build, House, Visit, until
 
-WAIT, SAMPLING = 0.8, 1.2
+WAIT, SAMPLING = 2.5, 3.5
 """A client that gives up after 60 s where a sample takes 90, in a hurry."""
 
 Headers = dict[str, str]
@@ -280,7 +280,7 @@ async def side_by_side(house: House, asks: list[Ask], wait: Callable[[Ask, Visit
     async def one(ask: Ask, ready: asyncio.Barrier) -> None:
         visit = await house.open()
         async with network_of(visit) as network:
-            assert await ask(visit, network, WAIT, {}) == "ready"
+            assert await ask(visit, network, 30, {}) == "ready"
             await ready.wait()
             house.engine.delay = SAMPLING
             await wait(ask, visit, network)

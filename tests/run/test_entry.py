@@ -56,7 +56,7 @@ ENTRIES = ("plain", "inside_a_loop", "awaited", "in_a_thread")
 def run(program: str, *, code: int = 0) -> list[str]:
     """What a program of its own printed, line by line."""
     done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + program], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-c", PRELUDE + program], capture_output=True, text=True, timeout=600, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)}
     )  # fmt: skip
     assert done.returncode == code, done.stderr

@@ -32,7 +32,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def agl(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = "from agentlightning.cli import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, timeout=600
     )
 
 

@@ -154,5 +154,5 @@ def test_on_windows_agents_and_rewards_are_imported_and_what_trains_is_refused_w
         "try:\n from agentlightning import Trainer\n"
         "except ConfigError as error:\n print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=600)
     assert (done.returncode, done.stdout) == (0, f"nothing can be trained on win32: {why('win32')}\n"), done.stderr

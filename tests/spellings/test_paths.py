@@ -95,7 +95,7 @@ def test_a_misspelt_name_of_the_package_gets_the_one_that_was_meant_and_the_line
 
 def test_the_package_is_run_as_its_command() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "agentlightning", "--version"], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "agentlightning", "--version"], capture_output=True, text=True, check=False, timeout=600
     )
     assert (done.returncode, done.stdout.strip()) == (0, agentlightning.__version__)
 
@@ -145,7 +145,7 @@ def test_a_module_that_is_run_says_its_sentence_and_nothing_else() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 1 and done.stdout == ""
     assert re.fullmatch(r".*: agentlightning \(.*\) has no contrib: nothing is .*\n", done.stderr), done.stderr
@@ -173,7 +173,7 @@ def test_pytest_collects_beside_the_finder(tmp_path: Path) -> None:
         "--doctest-modules",
         "test_one.py",
     ]
-    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout
     done = subprocess.run(
         [*asked[:-1], "--pyargs", "agentlightning.contrib"],
@@ -181,7 +181,7 @@ def test_pytest_collects_beside_the_finder(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 4 and "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
 
@@ -195,5 +195,5 @@ def test_a_door_loads_nothing_for_who_looks_through_all_modules() -> None:
         "from agentlightning.types import *\n"
         "print(Triplet.__name__)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout.split() == ["False", "Triplet"]

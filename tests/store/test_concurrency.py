@@ -184,7 +184,7 @@ async def test_leases_hold_and_waiting_works_across_processes(tmp_path: Path) ->
         for attempt in leased:
             await store.finish(attempt.id, AttemptResult(Status.SUCCEEDED, 1.0))
             mine.append(attempt.id)
-    theirs = [(await asyncio.to_thread(worker.communicate, timeout=60))[0].split() for worker in workers]
+    theirs = [(await asyncio.to_thread(worker.communicate, timeout=600))[0].split() for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0]
     assert sorted([*mine, *theirs[0], *theirs[1]]) == sorted(f"{make.rollout(i).id}.1" for i in range(60)), "each once"
     assert [rollout.status for rollout in await waiting] == [Status.SUCCEEDED]

@@ -173,7 +173,7 @@ asyncio.run(main())
 
 
 def test_a_disk_that_refuses_to_write_fails_the_write_and_nothing_before_it(tmp_path: Path) -> None:
-    child = subprocess.run([sys.executable, "-c", REFUSED, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    child = subprocess.run([sys.executable, "-c", REFUSED, str(tmp_path)], capture_output=True, text=True, timeout=600)
     assert child.returncode == 0, child.stderr
     assert "the disk refused" in child.stdout or "the disk is full" in child.stdout
     with sqlite3.connect(tmp_path / "record.db") as connection:

@@ -239,7 +239,7 @@ def test_several_processes_may_make_the_same_database_at_once(tmp_path: Path) ->
         assert child.stdin is not None
         child.stdin.write("go\n")
         child.stdin.flush()
-    assert [(child.communicate(timeout=60)[1], child.returncode) for child in children] == [("", 0)] * 3
+    assert [(child.communicate(timeout=600)[1], child.returncode) for child in children] == [("", 0)] * 3
 
 
 def test_a_file_that_another_process_is_making_is_waited_for(tmp_path: Path) -> None:
