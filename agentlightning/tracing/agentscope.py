@@ -17,10 +17,8 @@ _agent: ContextVar[Any] = ContextVar("agentlightning_agentscope_agent", default=
 
 def listen(module: Any) -> None:
     """Wraps the coroutine. ``module`` is `agentscope.agent`."""
-    for owner, method in (
-        (getattr(module, "AgentBase", None), "__call__"),
-        (getattr(module, "Agent", None), "_call_model"),
-    ):
+    for name, method in (("AgentBase", "__call__"), ("Agent", "_call_model")):
+        owner: Any = getattr(module, name, None)
         function: Any = vars(owner).get(method) if owner is not None else None
         if function is not None and not hasattr(function, "_agentlightning"):
             setattr(owner, method, _within(function))
