@@ -18,8 +18,8 @@ _agent: ContextVar[Any] = ContextVar("agentlightning_agentscope_agent", default=
 def listen(module: Any) -> None:
     """Wraps the coroutine. ``module`` is `agentscope.agent`."""
     for name, method in (("AgentBase", "__call__"), ("Agent", "_call_model")):
-        owner: Any = getattr(module, name, None)
-        function: Any = vars(owner).get(method) if owner is not None else None
+        owner: Any = getattr(module, name, object)
+        function: Any = getattr(owner, method, None) if method in vars(owner) else None
         if function is not None and not hasattr(function, "_agentlightning"):
             setattr(owner, method, _within(function))
 
