@@ -280,7 +280,7 @@ async def side_by_side(house: House, asks: list[Ask], wait: Callable[[Ask, Visit
     async def one(ask: Ask, ready: asyncio.Barrier) -> None:
         visit = await house.open()
         async with network_of(visit) as network:
-            assert await ask(visit, network, 30, {}) == "ready"
+            assert await ask(visit, network, WAIT, {}) == "ready"
             await ready.wait()
             house.engine.delay = SAMPLING
             await wait(ask, visit, network)
