@@ -1,6 +1,7 @@
 """A text-to-SQL agent as a LangGraph program: it writes a query, runs it, checks what came, and rewrites it.
 
-`write_query`, `check_query` and `rewrite_query` call the model; those that write are trained, the one that checks is not.
+`write_query`, `check_query` and `rewrite_query` call the model. Those that write are trained, the one that checks is
+not.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ TURNS = 2
 WRITE = [
     ("system", "Write one SQLite query that answers the question, and nothing else."),
     ("user", "Tables:\ndog(id, name, owner, weight)\nQuestion: What are the names of dogs with the owner Kim?"),
-    ("assistant", "SELECT name FROM dog WHERE owner = 'Kim'"),
+    ("assistant", "SELECT name FROM dog WHERE owner = 'Kim';"),
+    ("user", "Tables:\nship(id, name, port, crew)\nQuestion: How many ships have crew above 15?"),
+    ("assistant", "SELECT COUNT(*) FROM ship WHERE crew > 15;"),
 ]
 CHECK = "Does the result answer the question? Say CORRECT, or WRONG and why."
 REWRITE = "This query was wrong. Write a better one, and nothing else."
@@ -97,16 +100,16 @@ class SqlAgent(LitAgent[dict[str, Any]]):
 
     def rollout(self, task: dict[str, Any], resources: Any, rollout: Any) -> float:
         llm = resources["main_llm"]
-        temperature = llm.sampling_parameters.get("temperature", 1.0) if rollout.mode == "train" else 0.0
         model = ChatOpenAI(
             model=llm.model,
             base_url=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id),
             api_key=llm.api_key,
-            temperature=temperature,
+            temperature=0.0,
             max_completion_tokens=self.max_tokens,
             max_retries=0,
+            stop=[";"],
         )
-        checker = model.model_copy(update={"max_tokens": 8})
+        checker = model.model_copy(update={"max_tokens": 4, "stop": None})
         handler = self.tracer.get_langchain_handler()
         state = build(model, checker).invoke({"task": task}, {"callbacks": [handler] if handler else []})
         return float(same_result(task["database"], state["query"], task["query"]))

@@ -1,7 +1,8 @@
-"""Runs a model's SQL on an SQLite database so that nothing can come of it but rows, and says whether two queries give the
-same ones.
+"""Runs a model's SQL on an SQLite database so that nothing can come of it but rows, and says whether two queries give
+the same ones.
 
-The connection can only read, statements other than SELECT are refused, and time, rows and the size of a value are bounded.
+The connection can only read, statements other than SELECT are refused, and time, rows and the size of a value are
+bounded.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tasks out of a folder in Spider's layout: a file of questions (`train_spider.json`, `train.json`, `dev.json`), and databases
-under `database/NAME/NAME.sqlite`. Spider's own release unpacks to that, and so does what `questions.py` writes."""
+"""Tasks out of a folder in Spider's layout: a file of questions (`train_spider.json`, `train.json`, `dev.json`), and
+databases under `database/NAME/NAME.sqlite`. Spider's own release unpacks to that, and `questions.py` writes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,12 @@ def load(folder: Path, names: tuple[str, ...]) -> list[dict[str, Any]]:
                 raise SystemExit(f"{file}, question {number}: there is no {path}")
             schemas[entry["db_id"]] = schema(path)
         tasks.append(
-            {"question": entry["question"], "query": entry["query"], "database": str(path), "schema": schemas[entry["db_id"]]}
+            {
+                "question": entry["question"],
+                "query": entry["query"],
+                "database": str(path),
+                "schema": schemas[entry["db_id"]],
+            }
         )
     return tasks
 
