@@ -25,8 +25,8 @@ LAST = "Brandt Novak Arlo Winter Lindt Moreau"
 GOODS = (
     "blue glass, goat cheese, brass bells, wool carpets, pear cider, clay pipes, silver spoons, paper kites, "
     "rye bread, honey cakes, iron gates, oak barrels, lace collars, pocket clocks, wooden flutes, leather boots, "
-    "plum jam, salt, tin soldiers, straw hats, stone bridges, smoked trout, wax candles, red paint, ginger beer, rope, violins, "
-    "mustard, copper kettles, tea roses"
+    "plum jam, salt, tin soldiers, straw hats, stone bridges, smoked trout, wax candles, red paint, ginger beer, "
+    "rope, violins, mustard, copper kettles, tea roses"
 )
 HELD_OUT = 8
 """Towns, of the last ones."""
