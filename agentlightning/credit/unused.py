@@ -31,14 +31,20 @@ WHY: Mapping[str, str] = {
 
 
 def unused_rewards(rewards: Iterable[Reward], settings: CreditSettings, *, scored: bool) -> Counter[str]:
-    """Those that an attempt emitted, or a rule gave it, and that its credit does not use, by reason. ``rewards`` are
-    all of the attempt's, in order; ``scored`` says whether it is the attempt that its rollout's reward comes from."""
+    """Those that an attempt emitted, that came with its triplets, or that a rule gave it, and that its credit does not
+    use, by reason. ``rewards`` are all of the attempt's, in order; ``scored`` says whether it is the attempt that its
+    rollout's reward comes from."""
     rewards = list(rewards)
-    emitted = [reward for reward in rewards if reward.source in ("emit", "rule")]
+    emitted = [reward for reward in rewards if reward.source in ("emit", "rule") or _of_a_triplet(reward)]
     if not scored:
         return Counter({"failed": len(emitted)} if emitted else {})
     used = {id(reward) for reward in _used(rewards, settings)}
     return Counter(_why(reward, settings, decided(rewards)) for reward in emitted if id(reward) not in used)
+
+
+def _of_a_triplet(reward: Reward) -> bool:
+    """Whether it came with one that the agent returned. The mean of those is the rollout's."""
+    return reward.source == "return" and of_call(reward)
 
 
 def _used(rewards: Sequence[Reward], settings: CreditSettings) -> Iterable[Reward]:

@@ -21,7 +21,7 @@ from rich.tree import Tree
 
 from agentlightning.credit.step import DEGENERATE, TOO_FEW
 from agentlightning.errors import ConfigError
-from agentlightning.nouns import Attempt, Call, CallStatus, FinishReason, Json, Node, Reward, Rollout, Status
+from agentlightning.nouns import GIVEN, Attempt, Call, CallStatus, FinishReason, Json, Node, Reward, Rollout, Status
 from agentlightning.records.credit import AttemptCredit, NodeCredit, join
 from agentlightning.records.traces import AttemptTrace
 from agentlightning.store.base import Store
@@ -141,7 +141,10 @@ def _credits(view: ShownRollout, trace: AttemptTrace) -> Mapping[int, Credit]:
     if stored is not None:
         return {node.node: _credit_of(node) for node in (*stored.nodes, *stored.given)}
     why = _why_no_credit(view, trace)
-    return {node.id: Credit(None, why) for node in trace.nodes if node.sampled} if why is not None else {}
+    if why is None:
+        return {}
+    targets = {sample.node for call in trace.calls if call.wire == GIVEN for sample in call.samples}
+    return {node.id: Credit(None, why) for node in trace.nodes if node.sampled or node.id in targets}
 
 
 def _credit_of(node: NodeCredit) -> Credit:
@@ -523,10 +526,13 @@ def _counted(credit: AttemptCredit) -> str:
 
 
 def calls_text(trace: AttemptTrace) -> str:
-    """``3 calls``, or ``3 calls and 2 to external models``."""
+    """``3 calls``, ``3 calls and 2 to external models``, ``3 calls and 2 triplets off the record``."""
     outside = sum(call.external is not None for call in trace.calls)
-    text = plural(len(trace.calls) - outside, "call")
-    return f"{text} and {outside} to external models" if outside else text
+    given = sum(call.wire == GIVEN for call in trace.calls)
+    parts = [plural(len(trace.calls) - outside - given, "call")]
+    parts += [f"{outside} to external models"] if outside else []
+    parts += [f"{plural(given, 'triplet')} off the record"] if given else []
+    return " and ".join(parts)
 
 
 def _external_calls(trace: AttemptTrace, *, full: bool) -> Iterable[RenderableType]:

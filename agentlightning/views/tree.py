@@ -149,7 +149,8 @@ def _box(facts: NodeFacts, parent: int | None) -> Box:
     detail += [f"{facts.malformed} malformed"] if facts.malformed else []
     detail += [f"v{node.version}"] if node.version is not None else []
     agent = one_line(call.agent) if call is not None and call.agent else ""
-    head = f"{'sampled' if node.sampled else 'given'} {plural(len(node.token_ids), 'token')}"
+    kind = "sampled" if node.sampled else "given" if credit is None else "target"
+    head = f"{kind} {plural(len(node.token_ids), 'token')}"
     corner = facts.call_text
     if not _beside(head, corner):
         corner, detail = f"call {facts.call_index}", [*detail, f"and {facts.more} more"]
@@ -160,7 +161,7 @@ def _box(facts: NodeFacts, parent: int | None) -> Box:
     note = weight_text(credit).replace("masked:", "not trained:") if credit is not None else ""
     return Box(
         parent,
-        TRAINED if trained else UNTRAINED if node.sampled else GIVEN,
+        TRAINED if trained else UNTRAINED if kind != "given" else GIVEN,
         head,
         corner,
         clip(agent, max(8, CELLS - cell_len(end) - 1)),

@@ -1,5 +1,5 @@
 """A training program to be started, killed and resumed by tests: ``train_letters.py OUTPUT MODEL STEPS [--resume]
-[--agent NAME] [--credit JSON] [--set key=value ...]``."""
+[--agent [FILE:]NAME] [--credit JSON] [--set key=value ...]``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def main() -> None:
             **settings,
         },
     )
-    agent = f"{Path(__file__).with_name('letters_agent.py')}:{args.agent}"
+    file, _, name = args.agent.rpartition(":")
+    agent = f"{Path(__file__).with_name(file or 'letters_agent.py')}:{name}"
     result = trainer.fit(agent, TASKS, val_dataset=TASKS if args.val else None, resume=args.resume)
     print(
         json.dumps({"status": str(result.status), "checkpoint": str(result.checkpoint), "steps": len(result.history)})

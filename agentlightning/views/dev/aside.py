@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agentlightning.credit.settings import CreditSettings
 from agentlightning.credit.step import EPISODE
 from agentlightning.credit.unused import WHY, unused_rewards
-from agentlightning.nouns import Call, CallStatus, Reason, Reward
+from agentlightning.nouns import GIVEN, Call, CallStatus, Reason, Reward
 from agentlightning.records.causes import CACHE_OFF, causes_elsewhere
 from agentlightning.text import plural
 from agentlightning.views.dev.finding import Finding
@@ -57,7 +57,7 @@ class Facts:
         return [
             call
             for call in self.calls.get(report.attempt.id, ())
-            if call.status is CallStatus.COMPLETE and call.external is None
+            if call.status is CallStatus.COMPLETE and call.external is None and call.wire != GIVEN
         ]
 
 

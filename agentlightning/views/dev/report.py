@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from agentlightning.agent.trained_agents import TrainedAgents, together
 from agentlightning.credit.settings import CreditSettings
 from agentlightning.credit.step import EPISODE
-from agentlightning.nouns import Call, Json, Reason, Reward
+from agentlightning.nouns import GIVEN, Call, Json, Reason, Reward
 from agentlightning.records.card import card
 from agentlightning.records.causes import causes_of_silence
 from agentlightning.records.ledger import count_cut, count_malformed
@@ -176,6 +176,9 @@ def _attempt_lines(attempt: AttemptLine) -> Iterable[tuple[str, str]]:
         f"{attempt.rollout_id}{again}: {attempt.outcome}, {_worth(attempt)}, {attempt.seconds:.1f} s",
     )
     for call in attempt.calls[:SHOWN_CALLS]:
+        if call.wire == GIVEN:
+            yield "", f"  call {call.index}  a triplet of no recorded call  {call.prompt_tokens} prompt tokens"
+            continue
         what = (
             call.status
             if call.status in ("refused", "late")
@@ -269,7 +272,7 @@ def find(
         return [finding for finding in findings if finding.title != NOT_THE_TRAINED]
     for rule in (_compacted, _constant, _never_continued, _cut, _malformed, tool_errors, elsewhere, unused):
         findings += rule(facts)
-    for rule in (_overruled, _late):
+    for rule in (_off_record, _overruled, _late):
         findings += rule(facts)
     complete = {report.attempt.id: facts.complete(report) for report in reports}
     findings += untrained(reports, complete, trained_agents)
@@ -605,6 +608,24 @@ def _overruled(facts: Facts) -> list[Finding]:
     said = "; ".join(f"{text} ({plural(count, 'call')})" for text, count in changed.most_common())
     remedy = "nothing, as a rule; set sampling.owner='agent' to let the agent's request win"
     return [Finding("notes", "The run's sampling settings hold, not the agent's", said, remedy)]
+
+
+def _off_record(facts: Facts) -> list[Finding]:
+    reports = facts.where(lambda report: bool(report.result.given_calls))
+    if not reports:
+        return []
+    count = sum(len(report.result.given_calls) for report in reports)
+    return [
+        Finding(
+            "warns",
+            "Triplets are off the record",
+            f"{plural(count, 'triplet')} that the agent returned have the tokens of no recorded call: they are trained "
+            "as targets, without the probabilities that they were sampled with",
+            "return the token ids of the replies as they came (a request with return_token_ids=true gets them), and "
+            "not a text that was tokenised again; leave it where such triplets are meant",
+            ids(reports),
+        )
+    ]
 
 
 def _late(facts: Facts) -> list[Finding]:
