@@ -4,18 +4,24 @@ targets, each with its own reward. Real models, processes and a real death."""
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import re
 import statistics
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
 from agentlightning import GRPO, Trainer
 from agentlightning.errors import RunFailed
 from agentlightning.nouns import GIVEN, Mode
 from agentlightning.records.credit import AttemptCredit
+from agentlightning.tracing.spans import GIVEN_CALL, spans_of
+from agentlightning.views.trace import render_rollout, render_tree
 from tests.e2e import triplets_agent
 from tests.e2e.test_resume import end, lines_written, start, wait_for_lines, weights
 from tests.e2e.test_training import _open
@@ -28,8 +34,8 @@ def trainer(letters: Path, out: Path, **settings: Any) -> Trainer:
     credit = settings.pop("credit", {"scheme": "call"})
     sizes = settings.pop("sizes", {"group_size": 4, "tasks_per_step": 4})
     return Trainer(
-        model=letters, output_dir=out, progress=False, threads=1, steps=1, sampling={"max_tokens": 2}, seed=3,
-        algorithm=GRPO(**sizes, credit=credit), **{"n_runners": 4, "learner": {"lr": 5e-3}, **settings},
+        model=letters, output_dir=out, progress=False, threads=1, sampling={"max_tokens": 2}, seed=3,
+        algorithm=GRPO(**sizes, credit=credit), **{"steps": 1, "n_runners": 4, "learner": {"lr": 5e-3}, **settings},
     )  # fmt: skip
 
 
@@ -134,6 +140,22 @@ def test_dev_says_which_triplets_are_off_the_record(letters: Path, tmp_path: Pat
         trainer(letters, tmp_path, runner={"isolation": "thread"}).dev(triplets_agent.own_calls, letter_tasks(2), n=2)
     )
     assert "off the record" not in report
+
+
+def test_the_views_name_what_is_off_the_record(letters: Path, tmp_path: Path) -> None:
+    run = trainer(letters, tmp_path, runner={"isolation": "thread"})
+    run.dev(triplets_agent.turns, letter_tasks(1), n=1)
+    last = run.last_trace()
+    text = Console(width=200, file=io.StringIO(), record=True)
+    for shown in (render_tree(last.view, last.trace, last.decode), render_rollout(last.view, last.decode)):
+        text.print(shown)
+    said = text.export_text()
+    assert said.count("2 calls and 1 triplet off the record") == 2
+    assert re.search(r"target +3 tokens +call 2 +book +stop +masked: dev rollout +reward -1.000", said), said
+    (svg, _) = last.visualize(tmp_path / "tree")
+    assert "target 3 tokens" in "".join(ElementTree.parse(svg).getroot().itertext())
+    (given,) = [span for span in spans_of(last.trace) if span.name == GIVEN_CALL]
+    assert given.attributes["agent.name"] == "book" and given.attributes["response_token_ids"] == [5, 6, 7]
 
 
 SETTINGS = ("--agent", "triplets_agent.py:turns", "--credit", '{"scheme": "call"}', "--set", "deterministic=true")
