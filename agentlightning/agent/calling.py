@@ -50,9 +50,16 @@ class Handed:
     llm: LLM
     resources: NamedResources
     rollout: Rollout
+    load_tokenizer: Callable[[], Any] | None = None
+    """Gives the tokenizer of the run's model; None where there is none."""
 
     def get(self, name: str) -> Any:
-        """The value for a parameter. Raises ConfigError for a prompt template that the resources do not hold."""
+        """The value for a parameter. Raises ConfigError for a prompt template that the resources do not hold, and for
+        the tokenizer of a run without a model."""
+        if name == "tokenizer":
+            if self.load_tokenizer is None:
+                raise ConfigError(NO_TOKENIZER)
+            return self.load_tokenizer()
         if name == "prompt_template":
             template = self.resources.prompt_template()
             if template is None:
@@ -63,6 +70,10 @@ class Handed:
         return getattr(self, name)
 
 
+NO_TOKENIZER = (
+    "the agent takes tokenizer, and this run has no model whose it would be: name one, "
+    "@rollout(tokenizer=LLM(name='ORG/MODEL', tokenizer_only=True))"
+)
 NO_TEMPLATE = (
     "the agent takes prompt_template and the run's resources hold none: pass resources={'prompt_template': "
     "PromptTemplate(...)}"
@@ -128,11 +139,18 @@ _NOT_THERE = {
 class FunctionAgent(LitAgent[Any]):
     """A function under ``@rollout``. It can still be called as the function it is."""
 
-    def __init__(self, function: Callable[..., Any], requires: str | None = None, model: LLM | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        requires: str | None = None,
+        model: LLM | None = None,
+        tokenizer: LLM | None = None,
+    ) -> None:
         super().__init__()
         update_wrapper(self, function)
         self.function = function
         self.model = model
+        self.tokenizer = tokenizer
         _check_callable(function, _name_of(function))
         parameters = _plan(function, _name_of(function), KNOWN).names
         if requires is not None and requires not in parameters:
@@ -156,22 +174,15 @@ def rollout(
 ) -> FunctionAgent | Callable[[Callable[..., Any]], FunctionAgent]:
     """Marks a plain or async function as an agent: ``@rollout``, ``@rollout()`` or ``@rollout(model=LLM(...))``.
 
-    ``model`` carries sampling parameters for the ``llm`` that is handed over; the endpoint is always the run's. Raises
-    ConfigError for a signature that cannot be called.
+    ``model`` carries sampling parameters for the ``llm`` that is handed over; the endpoint is always the run's.
+    ``tokenizer`` says that the agent takes the tokenizer of the run's model; what it names is taken where the run has
+    none. Raises ConfigError for a signature that cannot be called.
     """
-    if tokenizer is not None:
-        raise ConfigError(
-            f"@rollout(tokenizer={tokenizer!r}) has no part behind it in this version: leave it out, the endpoint "
-            "counts tokens in `usage`"
-        )
     if model is not None and model.tokenizer_only:
-        raise ConfigError(
-            "@rollout(model=LLM(tokenizer_only=True)) has no part behind it in this version: pass the model without "
-            "tokenizer_only"
-        )
+        raise ConfigError("@rollout(model=LLM(tokenizer_only=True)): a tokenizer is passed as tokenizer=LLM(...)")
     if function is not None:
         return FunctionAgent(function)
-    return partial(FunctionAgent, model=model)
+    return partial(FunctionAgent, model=model, tokenizer=tokenizer)
 
 
 def llm_rollout(function: Callable[..., Any]) -> FunctionAgent:
@@ -205,8 +216,14 @@ class Method:
     def call(self, handed: Handed) -> Any:
         """Calls the user's code. What it returns may be an awaitable."""
         optional = self.optional if handed.resources.prompt_template() is None else frozenset[str]()
+        if handed.load_tokenizer is not None or "tokenizer" not in self.optional:
+            optional -= {"tokenizer"}
+        else:
+            optional |= {"tokenizer"}
         keywords = {
-            name: handed.get(name) for name in self.keywords if not (name == "prompt_template" and name in optional)
+            name: handed.get(name)
+            for name in self.keywords
+            if not (name in ("prompt_template", "tokenizer") and name in optional)
         }
         return self.function(handed.task, *(handed.get(name) for name in self.positional), **keywords)
 
@@ -214,14 +231,15 @@ class Method:
 @dataclass(frozen=True, slots=True)
 class Agent:
     """User code, loaded and checked. ``methods`` has an entry for every mode it can run in; ``model`` is what
-    ``@rollout(model=...)`` declared, ``trained_agents`` what a ``LitAgent`` says of that; ``owner`` is the object that
-    has hooks of its own."""
+    ``@rollout(model=...)`` declared, ``tokenizer`` what ``@rollout(tokenizer=...)`` did, ``trained_agents`` what a
+    ``LitAgent`` says of that; ``owner`` is the object that has hooks of its own."""
 
     name: str
     methods: Mapping[Mode, Method]
     model: LLM | None = None
     trained_agents: str | None = None
     owner: LitAgent[Any] | None = None
+    tokenizer: LLM | None = None
 
     @property
     def parameters(self) -> frozenset[str]:
@@ -290,7 +308,7 @@ def make_agent(obj: object, name: str) -> Agent:
     """Checks how ``obj`` can be called and returns it as an Agent. Raises ConfigError saying what is wrong with it."""
     if isinstance(obj, FunctionAgent):
         method = _plan(obj.function, name, KNOWN)
-        return Agent(name, dict.fromkeys(Mode, method), obj.model, _trained_agents(obj, name))
+        return Agent(name, dict.fromkeys(Mode, method), obj.model, _trained_agents(obj, name), tokenizer=obj.tokenizer)
     if isinstance(obj, LitAgent):
         return _make_class_agent(cast("LitAgent[Any]", obj), name)
     if inspect.isclass(obj):
@@ -421,7 +439,7 @@ def _plan(function: Callable[..., Any], name: str, known: tuple[str, ...]) -> Me
             f"agent {name!r} has no signature that can be read ({error}): wrap it in a function of (task, llm)"
         ) from error
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    offered = ", ".join(key for key in known if key != "tokenizer")
+    offered = ", ".join(known)
     if not parameters or parameters[0].kind not in (*positional, inspect.Parameter.VAR_POSITIONAL):
         raise ConfigError(f"agent {name!r} takes no task: its first parameter is the task, then any of {offered}")
     if all(
@@ -441,13 +459,6 @@ def _plan(function: Callable[..., Any], name: str, known: tuple[str, ...]) -> Me
             raise ConfigError(
                 f"agent {name!r} has a parameter {parameter.name!r} that nothing is known for: "
                 f"known are {offered}, after the task; give it a default or remove it"
-            )
-        if parameter.name == "tokenizer":
-            if has_default:
-                continue
-            raise ConfigError(
-                f"agent {name!r} takes tokenizer, which has no part behind it in this version: the endpoint counts "
-                "tokens in `usage`"
             )
         (first if parameter.kind is inspect.Parameter.POSITIONAL_ONLY else keywords).append(parameter.name)
         if has_default:

@@ -266,6 +266,7 @@ async def open_run(plan: Plan) -> AsyncGenerator[OpenRun]:
             sampling={Mode.TRAIN: config.sampling, Mode.VAL: config.evaluation, Mode.DEV: config.sampling},
             resources=given,
             external=resources.external,
+            tokenizer=config.model.path if plan.has_policy else "",
             grader=plan.grader,
             adapter=plan.adapter,
             folder=folder,

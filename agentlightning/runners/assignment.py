@@ -11,12 +11,14 @@ import copy
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import Any, cast
 
 from agentlightning.agent.calling import Handed
 from agentlightning.agent.resources import LLM, MAIN, ExternalLLM, NamedResources, ProxyLLM
 from agentlightning.agent.rollouts import Attempt, Rollout, RolloutConfig
 from agentlightning.nouns import Json, Mode
+from agentlightning.runners.tokenizer import load_tokenizer
 
 MarkTrainable = Callable[[str], None]
 """Is told the name of an agent that an attempt marks as trainable."""
@@ -53,6 +55,8 @@ class Assignment:
     endpoint: Endpoint
     sampling: Mapping[str, Json] = field(default_factory=dict[str, Json])
     resources: NamedResources = field(default_factory=NamedResources)
+    tokenizer: str = ""
+    """The folder or hub id of the model whose tokenizer agents may take; "" where the run has none."""
     seconds_left: float = 300.0
     lease_seconds: float = 60.0
 
@@ -87,6 +91,7 @@ class Assignment:
             "endpoint": asdict(self.endpoint),
             "sampling": dict(self.sampling),
             "resources": self.resources.to_json(),
+            "tokenizer": self.tokenizer,
             "seconds_left": self.seconds_left,
             "lease_seconds": self.lease_seconds,
         }
@@ -100,13 +105,17 @@ class Assignment:
             Endpoint(**value["endpoint"]),
             value["sampling"],
             NamedResources.from_json(value["resources"]),
+            value["tokenizer"],
             value["seconds_left"],
             value["lease_seconds"],
         )
 
-    def handed(self, declared: LLM | None = None, mark: MarkTrainable | None = None) -> Handed:
-        """What the agent can be handed. ``declared`` is what ``@rollout(model=...)`` named; all models get the
-        attempt's endpoint. ``mark`` is told the agents that it marks as trainable."""
+    def handed(
+        self, declared: LLM | None = None, mark: MarkTrainable | None = None, tokenizer: LLM | None = None
+    ) -> Handed:
+        """What the agent can be handed. ``declared`` is what ``@rollout(model=...)`` named, ``tokenizer`` what
+        ``@rollout(tokenizer=...)`` did; all models get the attempt's endpoint. ``mark`` is told the agents that it
+        marks as trainable."""
 
         def proxy(model: str, parameters: Mapping[str, Json]) -> ProxyLLM:
             return ProxyLLM(
@@ -141,7 +150,8 @@ class Assignment:
         view = replace(self.rollout, input=task, start_time=now, attempt=replace(self.attempt, start_time=now))
         if mark is not None:
             view.marks_go_to(mark)
-        return Handed(task, llm, resources, view)
+        named = self.tokenizer or (tokenizer.model if tokenizer is not None else "")
+        return Handed(task, llm, resources, view, partial(load_tokenizer, named) if named else None)
 
     def environment(self) -> dict[str, str]:
         """The variables an attempt's process gets, under every name that clients read a base URL and a key from."""

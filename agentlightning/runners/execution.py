@@ -98,7 +98,7 @@ def execute(
         return wait_for(value)
 
     try:
-        handed = assignment.handed(agent.model, marks.add)
+        handed = assignment.handed(agent.model, marks.add, agent.tokenizer)
         result = returned((company or Company()).attend(agent, handed.rollout, partial(call, handed)))
     except BaseException as error:  # noqa: BLE001  # also SystemExit and KeyboardInterrupt: an agent's exit is its failure, not the runner's
         result = failure_of(error)

@@ -178,6 +178,7 @@ class LocalDesk:
         sampling: Mapping[Mode, SamplingConfig | EvaluationConfig],
         resources: Mapping[str, Any] | None = None,
         external: ExternalOf = _no_others,
+        tokenizer: str = "",
         grader: Grader | None = None,
         adapter: object = None,
         folder: Path | None = None,
@@ -187,6 +188,7 @@ class LocalDesk:
         self._store = store
         self._gateway = gateway
         self._sampling = sampling
+        self._tokenizer = tokenizer
         self._leases = Leases(store, run_id, config)
         self._resources = HandedResources(store, run_id, resources or {}, external)
         self._graders = None if grader is None else Graders(grader, config.grader, config.n_runners, self.keys)
@@ -314,6 +316,7 @@ class LocalDesk:
             sampling=_handed_sampling(sampling),
             # As they are recorded, so that no key and no endpoint of an external model comes near the agent.
             resources=NamedResources.from_json(resources),
+            tokenizer=self._tokenizer,
             seconds_left=self.config.deadline,
             lease_seconds=self.config.lease,
         )

@@ -226,10 +226,9 @@ async def yields_async(task):
         (lambda *, task: 1, "takes no task"),
         (
             lambda task, server: 1,
-            r"parameter 'server' that nothing is known for: known are llm, resources, prompt_template, rollout, after",
+            r"parameter 'server' that nothing is known for: known are llm, resources, prompt_template, rollout, tokenizer, after",
         ),
         (lambda task, rollout_id: 1, "parameter 'rollout_id'"),
-        (lambda task, tokenizer: 1, "takes tokenizer, which has no part behind it"),
         (yields, "is a generator"),
         (yields_async, "is a generator"),
         (dict.get, r"parameter 'key'"),
@@ -249,7 +248,6 @@ def test_an_agent_that_cannot_be_called_is_refused_in_one_line(agent, says):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: rollout(tokenizer=LLM(name="x", tokenizer_only=True)), r"@rollout\(tokenizer="),
         (lambda: rollout(model=LLM(name="x", tokenizer_only=True)), r"tokenizer_only"),
         (lambda: llm_rollout(lambda task: 1), r"@llm_rollout needs a parameter named 'llm'"),
         (lambda: prompt_rollout(lambda task, llm: 1), r"@prompt_rollout needs a parameter named 'prompt_template'"),
