@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -126,9 +127,8 @@ def _folder(model: str) -> Path:
     if folder.is_dir():
         return folder
     try:
-        from huggingface_hub import snapshot_download
-
-        return Path(snapshot_download(model, allow_patterns=list(_FILES)))
+        hub: Any = import_module("huggingface_hub")
+        return Path(hub.snapshot_download(model, allow_patterns=list(_FILES)))
     except Exception as error:  # no folder, no such id, no network, no huggingface_hub
         raise ConfigError(f"the tokenizer of {model!r} cannot be read: {type(error).__name__}: {error}") from error
 
