@@ -24,12 +24,7 @@ from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from tasks import score
 
 SYSTEM = "Calculate with the calculator, then say the number."
-SERVER = StdioServerParams(
-    command=sys.executable,
-    args=["-m", "mcp_server_calculator"],
-    env={"FASTMCP_LOG_LEVEL": "ERROR"},
-    read_timeout_seconds=60,
-)
+SERVER = StdioServerParams(command=sys.executable, args=["-m", "mcp_server_calculator"], read_timeout_seconds=60)
 INFO = ModelInfo(
     vision=False, function_calling=True, json_output=True, family=ModelFamily.UNKNOWN, structured_output=True
 )

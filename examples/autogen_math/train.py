@@ -46,7 +46,7 @@ def main() -> None:
         steps=options.steps,
         stop_at=0.95,
         learner={"lr": 2e-5},
-        sampling={"temperature": 0.7, "max_tokens": 40},
+        sampling={"temperature": 1.0, "max_tokens": 40},
         evaluation={"max_tokens": 40},
     )
     train_tasks, val_tasks = problems(val=options.val, seed=options.seed)
