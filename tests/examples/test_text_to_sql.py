@@ -138,7 +138,7 @@ def test_spiders_own_files_are_read(example: Any, tmp_path: Path):
     with sqlite3.connect(tmp_path / "database" / "pets" / "pets.sqlite") as to:
         to.execute('CREATE TABLE "My Pets" (id INTEGER PRIMARY KEY AUTOINCREMENT, "first name" TEXT)')
     to.close()
-    entry = {"db_id": "pets", "question": "How many pets?", "query": 'SELECT COUNT(*) FROM "My Pets"', "sql": {}}
+    entry = {"db_id": "pets", "question": "How many pets?", "query": 'SELECT COUNT(*) FROM "My Pets"'}
     (tmp_path / "train_spider.json").write_text(json.dumps([entry]))
     (task,) = example["spider"].load(tmp_path, example["spider"].TRAIN)
     assert task["schema"] == "My Pets(id, first name)" and task["question"] == "How many pets?"
