@@ -13,11 +13,12 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from agentlightning.agent.calling import Agent, Handed
+from agentlightning.agent.emitters import find_final_reward
 from agentlightning.agent.loading import describe, user_traceback, where
 from agentlightning.agent.rewards import check_reward, is_number, why_not
 from agentlightning.errors import AgentLightningError, ConfigError, RewardError
@@ -160,7 +161,8 @@ class _Marks:
 
 def returned(value: object) -> AgentResult:
     """What a returned value means: a number is the reward, None is nothing, a list of triplets is what is trained with
-    a reward for each, anything else is the output. A bad number is a failure, and so is a bad triplet."""
+    a reward for each, a list of spans is worth the reward that they tell, anything else is the output. A bad number is
+    a failure, and so is a bad triplet."""
     if value is None:
         return Returned()
     if is_number(value):
@@ -175,10 +177,24 @@ def returned(value: object) -> AgentResult:
         if isinstance(triplets, Failure):
             return triplets
         return Returned(output=[_shown(triplet) for triplet in triplets], triplets=triplets)
+    if items and all(map(_is_span, items)):
+        told = find_final_reward(items)
+        counted: Json = {"spans": len(items)}
+        if told is None:
+            return Returned(
+                output=counted, not_number=f"none of the {len(items)} spans that it returned tells a reward"
+            )
+        reward = returned(told)
+        return replace(reward, output=counted) if isinstance(reward, Returned) else reward
     if isinstance(value, list) and not items:
         return Returned(output=[])
     whole: object = cast(object, value)
     return Returned(output=as_json(whole), not_number=why_not(whole, "the returned value"))
+
+
+def _is_span(item: object) -> bool:
+    """Ours or OpenTelemetry's. Told by the name of its class, so that neither is imported here."""
+    return any(kind.__name__ in ("Span", "ReadableSpan", "SpanRecord") for kind in type(item).__mro__)
 
 
 def _shown(triplet: GivenTriplet) -> dict[str, Json]:

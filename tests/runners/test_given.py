@@ -9,7 +9,7 @@ import numpy
 import pytest
 from pydantic import BaseModel
 
-from agentlightning import Triplet
+from agentlightning import Span, Triplet, emit_reward
 from agentlightning.nouns import Failure, GivenTriplet, Reason
 from agentlightning.runners import given
 from agentlightning.runners.execution import Returned, result_from_json, result_to_json, returned
@@ -122,3 +122,15 @@ def test_metadata_that_is_no_json_is_recorded_as_its_text() -> None:
     assert isinstance(ran, Returned)
     assert ran.triplets[0].metadata["note"] == "not JSON" and ran.triplets[0].agent is None
     assert ran.triplets[1].agent == "seer"
+
+
+def test_a_list_of_spans_is_worth_the_reward_that_they_tell() -> None:
+    """They hold no tokens of their own: what they tell of was recorded where it happened."""
+    other = Span.from_attributes(attributes={"x": 1}, name="a")
+    ran = returned([other, emit_reward(0.25, propagate=False), emit_reward(0.5, propagate=False)])
+    assert isinstance(ran, Returned) and ran.reward == 0.5 and ran.output == {"spans": 3} and ran.triplets == ()
+    ran = returned([other])
+    assert isinstance(ran, Returned) and ran.reward is None
+    assert ran.not_number == "none of the 1 spans that it returned tells a reward"
+    failure = returned([Span.from_attributes(attributes={"reward": 1e12})])
+    assert isinstance(failure, Failure) and failure.reason is Reason.BAD_REWARD
