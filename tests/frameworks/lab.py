@@ -47,18 +47,19 @@ class Pair:
 
 
 OLD = ("1.0.0b251016", "chat completions", ("mcp<2",))
+NEW = (NEWEST, "responses", ("agent-framework-openai", "mcp>=2.2"))
 PAIRS = (
     Pair("1.0.0b251024", *OLD),
-    Pair("1.0.0b251024", NEWEST),
+    Pair("1.0.0b251024", *NEW),
     Pair("1.0.0b260709", "1.11.0"),
-    Pair("1.0.0b260709", NEWEST),
+    Pair("1.0.0b260709", *NEW),
     Pair("1.0.0b260910", "1.13.0"),
-    Pair("1.0.0b260910", NEWEST),
+    Pair("1.0.0b260910", *NEW),
     Pair("1.0.0b261022", "1.13.0"),
-    Pair("1.0.0b261022", NEWEST),
-    Pair("0.0.1a0", NEWEST),
+    Pair("1.0.0b261022", *NEW),
+    Pair("0.0.1a0", *NEW),
     Pair(None, *OLD),
-    Pair(None, NEWEST),
+    Pair(None, *NEW),
 )
 
 LOOK = """
@@ -89,10 +90,25 @@ assert again is AgentFrameworkTracer
 """
 """The lab's other name for its module, imported first."""
 
+SERVER = """
+import asyncio
+from agent_framework import MCPStdioTool
+from agentlightning.agent.loading import describe
+async def start():
+    async with MCPStdioTool(name="calculator", command="no-such-server"):
+        pass
+try:
+    asyncio.run(start())
+except Exception as error:
+    print(describe(error))
+"""
+"""An MCP server that does not start: what a failed attempt's line says of it."""
+
 HEAD = """\
 # Microsoft Agent Framework
 
-An agent of [Agent Framework](frameworks.md) needs no line of this package: its client reads the endpoint from the environment, or from `llm.endpoint` and `llm.model`.
+An agent of [Agent Framework](frameworks.md) needs no line of this package: its client reads the endpoint from the environment, or from `llm.endpoint` and `llm.model`. [examples/agent_framework_math](../examples/agent_framework_math)
+is a whole program.
 
 Programs that were written for its lab package, `agent-framework-lab`, run as they are:
 
@@ -101,6 +117,8 @@ Programs that were written for its lab package, `agent-framework-lab`, run as th
   versions before 1.0.0b251223). All public names of this package can be imported from that module too.
 - Without the lab, `agent_framework_lab_lightning` is a module of this package with the same names. It lies aside, at the end of Python's path, so that installing the lab beside it writes over nothing, and uninstalling the lab
   brings it back. `agent_framework.lab.lightning` is the lab's alone.
+- An MCP server that does not start fails its attempt as `agent_error`, with the cause in its line: a program that was not found, a connection that was closed. What the server printed is in
+  the attempt's output.
 - `OpenAIChatClient` means Chat Completions in 2025 and Responses in 2026: the same program speaks another API after an upgrade, and the endpoint knows both.
 
 `pip install agent-framework-lab` beside this package, without the extra `[lightning]` where the last column says no: pip would put another package of this name in its place.
@@ -109,7 +127,7 @@ Programs that were written for its lab package, `agent-framework-lab`, run as th
 
 - **module**: whose `agent_framework_lab_lightning` answers.
 - **files**: whether both packages' files are what was installed, before and after the lab was uninstalled again.
-- **conversations**: in how many the tools were run with just what was sampled, the agent ended with the model's last words, and the record is one path of exact tokens.
+- **conversations**: in how many the tools were run with just what was sampled, the agent ended with the model's last words, the record is one path of exact tokens, and the tracer had a span for every call.
 - **`[lightning]`**: whether the lab's extra accepts this package's version.
 
 | lab | core | API | module | imports | files | conversations | `[lightning]` |
@@ -152,6 +170,10 @@ def run(pair: Pair, wheel: Path, folder: Path, house: House, *, loud: bool) -> t
     except subprocess.CalledProcessError as error:
         imports = error.stderr.strip().splitlines()[-1]
         failures.append(imports)
+    if any(package.startswith("mcp") for package in pair.beside):
+        said = _output([python, "-c", SERVER]).strip()
+        if "[Errno 2] No such file or directory: 'no-such-server'" not in said or "\n" in said:
+            failures.append(f"an MCP server that does not start is told so: {said}")
     setup = Setup("lab", pair.wire, "", streams=(False,))
     framework = Framework(pair.name, (core,), "use_agent_framework_lab.py", (setup,))
     program = ROOT / "tests" / "frameworks" / "programs" / framework.program
