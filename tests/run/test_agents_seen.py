@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from agentlightning.nouns import Mode
 from agentlightning.records.attempts import AttemptReport
 from agentlightning.records.usage import SeenAgent
 from agentlightning.run.agents_seen import AgentsSeen
-from tests.runners.test_dev import report
+from tests.runners import test_dev
+
+report: Any = test_dev.report
 
 
 def attempt(*names: str, marked: tuple[str, ...] = (), mode: Mode = Mode.TRAIN) -> AttemptReport:
-    made = report(agents={name: SeenAgent("path", "", ()) for name in names})
+    made: AttemptReport = report(agents={name: SeenAgent("path", "", ()) for name in names})
     return replace(made, rollout=replace(made.rollout, mode=mode), result=replace(made.result, marked=marked))
 
 
