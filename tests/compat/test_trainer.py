@@ -399,5 +399,7 @@ def test_a_port_is_where_the_endpoint_is(letters: Path, tmp_path: Path) -> None:
 
 
 def test_a_running_server_is_not_joined_yet_and_says_so(letters: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^train_dataset='http.*' is a URL: joining a running server as workers"):
+    with pytest.raises(
+        ConfigError, match=r"^fit\(agent, 'http://127.*'\): agents, model and record are in one command"
+    ):
         trainer(letters, tmp_path).fit(program.plain, "http://127.0.0.1:9999")
