@@ -11,7 +11,7 @@ from agentlightning.records.usage import SeenAgent
 from agentlightning.run.agents_seen import AgentsSeen
 from tests.runners import test_dev
 
-report: Any = test_dev.report
+report: Any = test_dev.report  # pyright: ignore[reportUnknownMemberType]  # its module is not typed
 
 
 def attempt(*names: str, marked: tuple[str, ...] = (), mode: Mode = Mode.TRAIN) -> AttemptReport:
