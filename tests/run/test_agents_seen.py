@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from agentlightning.nouns import Mode
 from agentlightning.records.attempts import AttemptReport
@@ -11,7 +11,7 @@ from agentlightning.records.usage import SeenAgent
 from agentlightning.run.agents_seen import AgentsSeen
 from tests.runners import test_dev
 
-report: Any = test_dev.report  # pyright: ignore[reportUnknownMemberType]  # its module is not typed
+report = cast(Any, test_dev).report
 
 
 def attempt(*names: str, marked: tuple[str, ...] = (), mode: Mode = Mode.TRAIN) -> AttemptReport:
