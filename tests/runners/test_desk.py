@@ -15,6 +15,7 @@ from agentlightning.nouns import Failure, Mode, Reason, Status
 from agentlightning.runners.assignment import Assignment, Endpoint
 from agentlightning.runners.execution import AgentResult, Returned
 from agentlightning.runners.pool import RunnerPool
+from agentlightning.runners.said import Said
 from tests.imports import loads
 from tests.runners import agents, graders
 
@@ -49,9 +50,9 @@ class ScriptedDesk:
     async def beat(self, attempt_id: str) -> bool:
         return self.ours
 
-    async def report(self, attempt_id: str, result: AgentResult | None, marked: Sequence[str] = ()) -> None:
+    async def report(self, attempt_id: str, result: AgentResult | None, said: Said | None = None) -> None:
         assert attempt_id not in self.reports
-        self.reports[attempt_id] = (result, tuple(marked))
+        self.reports[attempt_id] = (result, tuple(said.marked) if said else ())
         self.heard.set()
 
     def log(self, attempt_id: str, data: bytes) -> None:
@@ -78,19 +79,19 @@ class ScriptedIsolation:
     async def settle(self) -> None: ...
     async def close(self) -> None: ...
 
-    async def run(self, assignment, log, mark, *, stop):
+    async def run(self, assignment, log, said, *, stop):
         self.seen.append(assignment)
         self.running.release()
-        return await self.acts(assignment, log, mark, stop)
+        return await self.acts(assignment, log, said, stop)
 
 
-async def ends_at_once(assignment, log, mark, stop):
+async def ends_at_once(assignment, log, said, stop):
     log.write(b"printed by " + assignment.rollout.rollout_id.encode() + b"\n")
-    mark("planner")
+    said.mark("planner")
     return Returned(0.5)
 
 
-async def runs_until_stopped(assignment, log, mark, stop):
+async def runs_until_stopped(assignment, log, said, stop):
     await stop.wait()
 
 
@@ -134,7 +135,7 @@ async def test_a_pool_that_is_closed_says_of_each_attempt_that_it_was_stopped():
 
 
 async def test_an_attempt_that_cannot_be_run_is_lost_and_the_next_one_is_run():
-    async def first_cannot(assignment, log, mark, stop):
+    async def first_cannot(assignment, log, said, stop):
         if assignment.rollout.rollout_id == "a":
             raise OSError("no room")
         return Returned(1.0)
@@ -150,7 +151,7 @@ async def test_an_attempt_that_cannot_be_run_is_lost_and_the_next_one_is_run():
 
 
 async def test_an_error_of_the_runs_own_stops_every_attempt_and_the_pool():
-    async def one_dies(assignment, log, mark, stop):
+    async def one_dies(assignment, log, said, stop):
         if assignment.rollout.rollout_id == "b":
             raise AgentLightningError("the process that starts agents died")
         await stop.wait()
@@ -222,7 +223,7 @@ async def test_a_lease_opens_the_endpoint_and_a_report_closes_it(world):
     (name,) = await world.enqueue([{"q": 1}])
     (given,) = await leased(desk)
     assert desk.holds([name]) and await called(desk, given) == "ok"
-    await desk.report(given.attempt_id, Returned(0.25), ["planner"])
+    await desk.report(given.attempt_id, Returned(0.25), Said(["planner"]))
     with pytest.raises(OSError, match="410"):
         await called(desk, given)
     rollout = await world.store.get_rollout(name)
