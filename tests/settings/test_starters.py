@@ -123,6 +123,7 @@ def test_a_made_starter_is_a_model_by_its_name_at_every_door(cache: Path, tmp_pa
 
 
 def test_one_that_is_not_made_is_refused_with_the_command_that_makes_it(cache: Path) -> None:
+    pytest.importorskip("torch")
     models = pytest.importorskip("agentlightning.engines.models", exc_type=ImportError)
     with pytest.raises(ModelError, match="not on this machine yet: run `agl model smollm2`"):
         models.load_model(ModelConfig(path="smollm2"))
