@@ -381,12 +381,10 @@ class LocalDesk:
                 return made, None
             result = replace(result, triplets=made)
         policy = self._gateway.default_policy
-        whose = "the agent returned" if adapting is None else f"{adapting.what} made"
-        matched = await asyncio.to_thread(match_triplets, result.triplets, trace, policy, time.time(), whose)
-        if isinstance(matched, Failure):
-            return matched, None
+        matched = await asyncio.to_thread(match_triplets, result.triplets, trace, policy, time.time())
         strange = largest_unrecorded(matched, trace)
         if strange is not None and not self._gateway.has_token(strange):
+            whose = "the agent returned" if adapting is None else f"{adapting.what} made"
             return unknown_token(result.triplets, strange, whose), None
         return result, matched
 

@@ -52,34 +52,23 @@ class Matched:
         )
 
 
-def match_triplets(
-    triplets: Sequence[GivenTriplet], trace: AttemptTrace, policy: str, now: float, whose: str = "the agent returned"
-) -> Matched | Failure:
+def match_triplets(triplets: Sequence[GivenTriplet], trace: AttemptTrace, policy: str, now: float) -> Matched:
     """Gives each triplet its call: the first of the recorded ones with the same tokens that no triplet before it has,
-    else a new one to ``policy``. A failure where more triplets have the tokens of recorded calls than there are such
-    calls: a call's reward is one number. ``whose`` says in messages where they come from."""
+    else a new one to ``policy``."""
     recorded = _recorded(trace)
-    taken: dict[str, int] = {}
+    taken: set[str] = set()
     given: _Given | None = None
     call_ids: list[str] = []
-    for place, triplet in enumerate(triplets, 1):
-        equal = recorded.get(_key(triplet.prompt_ids, triplet.response_ids))
-        if equal is None:
+    for triplet in triplets:
+        equal = recorded.get(_key(triplet.prompt_ids, triplet.response_ids), deque())
+        while equal and equal[0] in taken:  # by another of its samples, too
+            equal.popleft()
+        if equal:
+            taken.add(equal[0])
+            call_ids.append(equal.popleft())
+        else:
             given = given or _Given(trace, policy, now)
             call_ids.append(given.add(triplet))
-            continue
-        while len(equal) > 1 and equal[0] in taken:
-            equal.popleft()
-        call_id = equal[0]
-        if call_id in taken:
-            before = taken[call_id]
-            return Failure(
-                Reason.AGENT_ERROR,
-                f"triplets {before} and {place} of {len(triplets)} that {whose} are of one recorded call: "
-                "return each call once, with one of its samples",
-            )
-        taken[call_id] = place
-        call_ids.append(call_id)
     added = ((), ()) if given is None else (tuple(given.calls), tuple(given.nodes))
     return Matched(tuple(triplets), tuple(call_ids), *added)
 
@@ -93,7 +82,7 @@ def largest_unrecorded(matched: Matched, trace: AttemptTrace) -> int | None:
 
 
 def unknown_token(triplets: Sequence[GivenTriplet], token: int, whose: str = "the agent returned") -> Failure:
-    """The failure where a token is outside the model's vocabulary."""
+    """The failure where a token is outside the model's vocabulary. ``whose`` says in it where they come from."""
     places = enumerate(triplets, 1)
     place = next(place for place, each in places if token in each.prompt_ids or token in each.response_ids)
     return Failure(
