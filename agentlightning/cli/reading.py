@@ -54,7 +54,7 @@ def settings(resolved: Resolved, *, json: bool) -> None:
     if json:
         write_json({key: {"value": value, "source": resolved.sources[key]} for key, value in values.items()})
         return
-    columns = (Column("setting"), Column("value", least=16), Column("source", least=14))
+    columns = (Column("setting"), Column("value", least=14), Column("source", least=14))
     rows: list[list[Text]] = []
     for key, value in values.items():
         source = resolved.sources[key]

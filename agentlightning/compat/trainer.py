@@ -3,6 +3,7 @@ and the forms of the first version, in which ``fit`` joins a server or, with ``d
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentlightning.agent.calling import as_agent
+from agentlightning.agent.loading import short_errors
 from agentlightning.agent.resources import NamedResources
 from agentlightning.agent.task_files import TABLES_AND_LINES
 from agentlightning.agent.tasks import check_tasks
@@ -176,6 +178,18 @@ def _with(ours: Any, own: Any) -> inspect.Signature:
     return inspect.Signature([*{**taken, **more}.values(), *rest])
 
 
+def _entry(name: str) -> Any:
+    """A method as what users call: its errors are their sentence, and its arguments those of both."""
+    own = getattr(Trainer, name)
+
+    @functools.wraps(own)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with short_errors():
+            return own(*args, **kwargs)
+
+    called.__signature__ = _with(getattr(OurTrainer, name), own)  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]
+    return called
+
+
 for _name in ("__init__", "fit"):
-    _own: Any = getattr(Trainer, _name)
-    _own.__signature__ = _with(getattr(OurTrainer, _name), _own)
+    setattr(Trainer, _name, _entry(_name))

@@ -217,7 +217,7 @@ def test_a_step_without_anything_to_compare_trains_nothing_and_says_so(letters: 
         ({"learner": {"learning_rate": 1e-5}}, r"learner\.learning_rate.*lr"),
         ({"n_workers": 3, "n_runners": 3}, "same setting"),
         ({"tracer": object()}, r"Trainer\(tracer=<an object>\): expected a Tracer"),
-        ({"store": object()}, r"store=...\) has no part behind it"),
+        ({"store": object()}, r"Trainer\(store=object\): expected InMemoryLightningStore"),
         ({"runner": {"failure_reward": {"incomplete": 0.0}}, "n_runners": None}, r"failure_reward\.incomplete"),
         ({"algorithm": "grpo"}, r"expected an algorithm: algorithm=GRPO\("),
     ],
