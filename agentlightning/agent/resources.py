@@ -238,6 +238,11 @@ def _encode(name: str, value: object) -> Json:
         external = bool(value.endpoint) or isinstance(value, ExternalLLM)
         served = {"external": True} if external else {"policy": POLICY}
         return {**served, "model": value.model, "sampling_parameters": dict(value.sampling_parameters)}
+    if name == MAIN:
+        raise ConfigError(
+            f"resources[{MAIN!r}]: expected LLM(...), which agents are handed as their model, not {value!r:.60} "
+            f"({type(value).__name__})"
+        )
     if isinstance(value, PromptTemplate):
         return {"template": value.template, "engine": value.engine}
     try:

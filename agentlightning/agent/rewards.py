@@ -98,6 +98,10 @@ def emit_reward(
     """
     named = _named(value, name, primary_key)
     extras = None if attributes is None else _checked(attributes)
+    for argument, part in (("call_id", call_id), ("agent", agent), ("reason", reason)):
+        if part is not None and not isinstance(part, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are not type-checked
+            hint = ": the reply's id, reply.id" if argument == "call_id" else ""
+            raise RewardError(f"emit_reward({argument}={type(part).__name__}): expected text{hint}")
     if propagate:
         root = endpoint()
         if root is None:

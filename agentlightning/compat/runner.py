@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from agentlightning.errors import ConfigError
 from agentlightning.run.opening import OpenRun
 
 __all__ = ["LitAgentRunner"]
+
+logger = logging.getLogger("agentlightning.runners")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -66,7 +69,8 @@ class LitAgentRunner(Generic[T]):
 
     async def step(self, input: Any, *, resources: Mapping[str, Any] | None = None, mode: str | None = None) -> Rollout:
         """Runs the agent on one task and returns the rollout once it has ended, with its attempt. ``resources`` are
-        laid over those that the store has. A failure of the agent is the rollout's status, not an exception."""
+        laid over those that the store has. A failure of the agent is the rollout's status, with the reason in its
+        ``metadata`` and in the log, not an exception."""
         scene, kind = self._entered(), mode_of(mode)
         (task,) = check_tasks([input], "input")
 
@@ -79,6 +83,8 @@ class LitAgentRunner(Generic[T]):
 
         rollout = await scene.store.get_rollout_by_id(await scene.call(run_one))
         assert rollout is not None
+        if failure := (rollout.metadata or {}).get("failure"):
+            logger.warning("rollout %s failed: %s: %s", rollout.rollout_id, failure["reason"], failure["message"])
         return rollout
 
     async def iter(self, *, event: Any = None) -> None:

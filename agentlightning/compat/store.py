@@ -21,7 +21,7 @@ from agentlightning.agent.resources import NamedResources
 from agentlightning.agent.rollouts import Attempt, Rollout, RolloutConfig
 from agentlightning.errors import ConfigError, RunFailed, StoreError
 from agentlightning.nouns import Attempt as AttemptRecord
-from agentlightning.nouns import Mode, Reason, RunRecord, RunStatus, Status
+from agentlightning.nouns import Failure, Mode, Reason, RunRecord, RunStatus, Status
 from agentlightning.nouns import Rollout as RolloutRecord
 from agentlightning.records.json_values import exact_json
 from agentlightning.run.opening import HeldRecord, OpenRun
@@ -370,6 +370,7 @@ def rollout_view(record: RolloutRecord, attempt: Attempt | None = None) -> Rollo
         mode=str(record.mode),
         resources_id=str(record.resources_version),
         status=_WORDS.get(record.status, str(record.status)),
+        metadata=_why(record.failure),
         attempt=attempt,
         group=record.group,
         index=record.index,
@@ -388,7 +389,13 @@ def attempt_view(record: AttemptRecord) -> Attempt:
         end_time=record.ended_at,
         status=failed or _WORDS.get(record.status, str(record.status)),
         worker_id=record.runner_id,
+        metadata=_why(record.failure),
     )
+
+
+def _why(failure: Failure | None) -> dict[str, Any] | None:
+    """Why it failed, where it did."""
+    return None if failure is None else {"failure": {"reason": str(failure.reason), "message": failure.message}}
 
 
 def _ended(pending: Sequence[str]) -> RunFailed:

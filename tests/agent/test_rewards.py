@@ -158,3 +158,8 @@ def test_an_endpoint_that_is_gone_is_an_error_of_one_line(monkeypatch):
     monkeypatch.setenv("AGENTLIGHTNING_ENDPOINT", "http://127.0.0.1:9/a/key")
     with pytest.raises(AgentLightningError, match=r"not accepted.*refused"):
         emit_reward(1)
+
+
+def test_a_reply_in_the_place_of_its_id_is_refused_by_name() -> None:
+    with pytest.raises(RewardError, match=r"emit_reward\(call_id=object\): expected text: the reply's id"):
+        emit_reward(1.0, call_id=object())  # pyright: ignore[reportArgumentType]

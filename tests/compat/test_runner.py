@@ -102,6 +102,21 @@ async def test_steps_may_be_taken_at_once_each_with_resources_of_its_own(other: 
     assert rewards == [0.25] * 4
 
 
+async def test_a_step_that_fails_says_why_in_its_rollout_and_in_the_log(
+    other: OtherEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, runner = InMemoryLightningStore(), LitAgentRunner[str](AgentOpsTracer())
+    resources = {"main_llm": llm_of(other), "prompt_template": PromptTemplate("Say {question}")}
+    with caplog.at_level("WARNING", "agentlightning"), runner.run_context(agent=Own(), store=store):
+        done = await runner.step("fails", resources=resources)
+    why = {"failure": {"reason": "agent_error", "message": "RuntimeError: as it was told (test_runner.py:68)"}}
+    assert done.status == "failed" and done.attempt is not None
+    assert done.metadata == why == done.attempt.metadata
+    assert f"rollout {done.rollout_id} failed: agent_error: RuntimeError: as it was told" in caplog.text
+    with runner.run_context(agent=Own(), store=store), pytest.raises(ConfigError, match=r"main_llm.*expected LLM\("):
+        await runner.step("four", resources={"main_llm": "x"})
+
+
 async def test_what_is_queued_in_a_store_is_run_with_the_resources_that_it_was_queued_with(
     other: OtherEndpoint,
 ) -> None:
