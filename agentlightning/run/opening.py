@@ -7,6 +7,7 @@ other way round, so that no agent outlives the endpoint and no call outlives the
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import logging
 import os
@@ -335,12 +336,13 @@ def with_fixed_threads(resolved: Resolved, machine: Machine) -> Resolved:
 
 
 def _from_any_thread(tell: Callable[[str], None]) -> Callable[[str], None]:
-    """``tell`` for other threads than this event loop's, where it is called."""
-    loop = asyncio.get_running_loop()
+    """``tell`` for other threads than this event loop's, where it is called, and in the context of whoever asks for it:
+    what is told in an attempt's own is written to that attempt's log."""
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
 
     def say(line: str) -> None:
         with suppress(RuntimeError):  # the loop was closed: the run is over, and nobody looks at it
-            loop.call_soon_threadsafe(tell, line)
+            loop.call_soon_threadsafe(tell, line, context=context)
 
     return say
 

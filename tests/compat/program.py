@@ -95,6 +95,11 @@ class BadHook:
         raise KeyError("mine")
 
 
+class BadEnd(AgentOpsTracer):
+    def teardown(self) -> None:
+        raise RuntimeError("left open")
+
+
 class Listener:
     """Keeps what a run says, and hears nothing else of it."""
 

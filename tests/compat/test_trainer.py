@@ -90,6 +90,20 @@ def test_what_a_program_hangs_in_may_fail_and_its_run_ends_well(letters: Path, t
     )
 
 
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_what_goes_wrong_beside_an_attempt_is_seen_where_the_run_is_seen(
+    letters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], isolation: str
+) -> None:
+    """And not in an attempt's log, nor nowhere, as at a tracer's end, which comes after the run's."""
+    trainer(
+        letters, tmp_path, hooks=[program.BadHook()], tracer=program.BadEnd(), progress=True, steps=1,
+        algorithm=GRPO(group_size=2, tasks_per_step=2), runner={"isolation": isolation},
+    ).fit(program.plain, letter_tasks(2))  # fmt: skip
+    shown = capsys.readouterr().out
+    assert shown.count("the hook BadHook failed in on_trace_end") == 1
+    assert shown.count("the tracer BadEnd failed in teardown: RuntimeError: left open") == 1, shown
+
+
 @pytest.mark.parametrize(
     ("keywords", "says"),
     [

@@ -25,7 +25,7 @@ class PlainView:
         self.stream = stream
         self._clock = clock
         self._state = RunState()
-        self._closed = False
+        self._closed = self._broken = False
         self._next_line = 0.0
 
     def run_started(self, run: RunRecord, total_steps: int | None) -> None:
@@ -68,7 +68,8 @@ class PlainView:
         self._print(f"checkpoint {one_line(short_path(path))}")
 
     def message(self, text: str) -> None:
-        self._print(text)
+        """Also after the summary: what goes along with attempts ends after the run."""
+        self._print(text, after=True)
 
     def finished(self, result: Mapping[str, Json]) -> None:
         for label, text in summary(result):
@@ -78,8 +79,8 @@ class PlainView:
     def close(self) -> None:
         self._closed = True
 
-    def _print(self, line: str) -> None:
-        if self._closed:
+    def _print(self, line: str, *, after: bool = False) -> None:
+        if self._broken or (self._closed and not after):
             return
         real: TextIO | None = self.stream or getattr(sys, "stdout", None)
         if real is None:
@@ -87,4 +88,4 @@ class PlainView:
         stream = Stream(real)
         stream.write(printable(line) + "\n")
         stream.flush()
-        self._closed = stream.failed is not None
+        self._broken = stream.failed is not None
