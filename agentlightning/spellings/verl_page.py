@@ -35,7 +35,8 @@ reads the same table from words as Hydra has them. Each key is one of three:
 An unknown key, a value of a wrong kind, and keys that contradict each other are one line each, with the whole path.
 
 Three things are not as in verl, whatever a config says: the ratio has no second clip for negative advantages (verl's
-`clip_ratio_c` is 3), the last batch of a pass may be smaller, and a run always keeps the weights it ends with."""
+`clip_ratio_c` is 3), a batch that the last tasks of a pass do not fill is filled from the next one, and a run always
+keeps the weights it ends with."""
 
 
 def page() -> str:
