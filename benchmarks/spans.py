@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import statistics
 import sys
 import tempfile
 import time
@@ -131,17 +132,15 @@ async def measure(calls: int, turns: int) -> None:
             names = {side: await loop.run_in_executor(pool, told) for side, pool in pools.items()}
             assert names == {side: calls * (turns + 1) if side == SPAN else 0 for side in SIDES}, names
 
-    def best(label: str, key: str) -> float:
-        """The fastest turn: what else a busy machine does only adds to it."""
-        found = [run[key] for run in report.runs if run["label"] == label]
-        return max(found) if key == "calls_per_second" else min(found)
+    def median(label: str, key: str) -> float:
+        return statistics.median(run[key] for run in report.runs if run["label"] == label)
 
     conclusions: dict[str, float] = {}
     for side in SIDES[1:]:
-        pace = best(side, "calls_per_second") / best(PLAIN, "calls_per_second")
-        added = best(side, "client_us_per_call") - best(PLAIN, "client_us_per_call")
-        conclusions |= {f"best pace {side}": pace, f"client's us added to a call {side}": added}
-    ends = [best(f"end of an attempt, {how}", "ms") for how in ("named", "not named")]
+        pace = median(side, "calls_per_second") / median(PLAIN, "calls_per_second")
+        added = median(side, "client_us_per_call") - median(PLAIN, "client_us_per_call")
+        conclusions |= {f"pace {side}": pace, f"client's us added to a call {side}": added}
+    ends = [median(f"end of an attempt, {how}", "ms") for how in ("named", "not named")]
     report.finish(
         **conclusions, **{"us added to a call by its name at the end": 1e3 * (ends[0] - ends[1]) / ENDED_WITH}
     )

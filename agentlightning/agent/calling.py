@@ -53,6 +53,12 @@ class Handed:
     load_tokenizer: Callable[[], Any] | None = None
     """Gives the tokenizer of the run's model; None where there is none."""
 
+    def has(self, name: str) -> bool:
+        """Whether there is a value for a parameter: a run may have no prompt template, and no model."""
+        if name == "tokenizer":
+            return self.load_tokenizer is not None
+        return name != "prompt_template" or self.resources.prompt_template() is not None
+
     def get(self, name: str) -> Any:
         """The value for a parameter. Raises ConfigError for a prompt template that the resources do not hold, and for
         the tokenizer of a run without a model."""
@@ -215,16 +221,7 @@ class Method:
 
     def call(self, handed: Handed) -> Any:
         """Calls the user's code. What it returns may be an awaitable."""
-        optional = self.optional if handed.resources.prompt_template() is None else frozenset[str]()
-        if handed.load_tokenizer is not None or "tokenizer" not in self.optional:
-            optional -= {"tokenizer"}
-        else:
-            optional |= {"tokenizer"}
-        keywords = {
-            name: handed.get(name)
-            for name in self.keywords
-            if not (name in ("prompt_template", "tokenizer") and name in optional)
-        }
+        keywords = {name: handed.get(name) for name in self.keywords if name not in self.optional or handed.has(name)}
         return self.function(handed.task, *(handed.get(name) for name in self.positional), **keywords)
 
 

@@ -73,22 +73,25 @@ class Algorithm(Generic[T]):
         return self._got("initial_resources") or None
 
     def set_store(self, store: Any) -> None:
-        self.__dict__.setdefault("_handed", {})["store"] = store
+        self._hand("store", store)
 
     def set_trainer(self, trainer: Any) -> None:
-        self.__dict__.setdefault("_handed", {})["trainer"] = trainer
+        self._hand("trainer", trainer)
 
     def set_adapter(self, adapter: Any) -> None:
-        self.__dict__.setdefault("_handed", {})["adapter"] = adapter
+        self._hand("adapter", adapter)
 
     def set_tracer(self, tracer: Any) -> None:
-        self.__dict__.setdefault("_handed", {})["tracer"] = tracer
+        self._hand("tracer", tracer)
 
     def set_initial_resources(self, resources: Any) -> None:
-        self.__dict__.setdefault("_handed", {})["initial_resources"] = NamedResources(resources)
+        self._hand("initial_resources", NamedResources(resources))
 
     def get_llm_proxy(self) -> Any:
         raise ConfigError(f"get_llm_proxy(): {why('LLMProxy')}")
+
+    def _hand(self, name: str, value: Any) -> None:
+        self.__dict__.setdefault("_handed", {})[name] = value
 
     def _got(self, name: str) -> Any:
         handed = self.__dict__.get("_handed", {})

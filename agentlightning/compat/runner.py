@@ -59,8 +59,8 @@ class LitAgentRunner(Generic[T]):
             tracer=self.tracer,
             hooks=hooks,
         )
-        self._scene = _Scene(trainer, agent, store, worker_id or 0)
         as_agent(agent)  # says at once what is wrong with it
+        self._scene = _Scene(trainer, agent, store, worker_id or 0)
         try:
             yield self
         finally:

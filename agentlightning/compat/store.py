@@ -109,6 +109,8 @@ class LightningStore:
         """Its versions, with what is not recorded: where their external models are called."""
         self._live: _Live | None = None
         self._numbering = threading.Lock()
+        self._next: Counter[Mode] | None = None
+        """The next number of each mode between runs; None where a run may have given some out."""
 
     def __getattr__(self, name: str) -> Any:
         if name in _OF_RUNNERS:
@@ -196,7 +198,10 @@ class LightningStore:
         async with self._alone():
             if (live := self._live) is None:
                 store, record = await self._store(), await self._record()
-                number = (await self._numbers(record.id))[kind]
+                if self._next is None:
+                    self._next = await self._numbers(record.id)
+                number = self._next[kind]
+                self._next[kind] += 1
                 version = version or max(self._given, default=0)
                 (stored,) = await store.enqueue([queued(record.id, 0, task, kind, number, 0, version)])
                 return rollout_view(stored)
@@ -280,6 +285,7 @@ class LightningStore:
     async def attach(self, run: OpenRun) -> None:
         """From now on this run is asked. Called on its event loop."""
         async with self._alone():
+            self._next = None
             if self._own is not None and run.record.id == self._own.id:
                 for mode, number in (await self._numbers(self._own.id)).items():
                     run.rollouts.number_from(mode, number)

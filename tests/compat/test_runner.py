@@ -228,6 +228,8 @@ async def test_what_a_runner_and_a_store_cannot_do_is_one_line(other: OtherEndpo
         runner.run_context(agent=takes_nobody, store=store),
     ):
         await runner.step("x")
+    with runner.run_context(agent=function, store=store):
+        assert runner.get_agent() is function, "what was refused is not entered"
     with pytest.raises(ConfigError, match="mode='later': it is train, val, test or None"):
         await store.enqueue_rollout("x", mode="later")
     with pytest.raises(ConfigError, match="deadlines and attempts are settings of the run"):

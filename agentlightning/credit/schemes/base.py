@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from agentlightning.nouns import Call
 from agentlightning.records.traces import AttemptTrace, Trace
-
-if TYPE_CHECKING:
-    from agentlightning.credit.settings import CreditSettings
 
 ROLLOUT, CALLS = "rollout", "calls"
 """Whose rewards a term reads."""
@@ -50,9 +47,20 @@ class Term:
         return CALLS in self.reads
 
 
+class Weights(Protocol):
+    """What schemes read of ``[algorithm.credit]`` (credit/settings.py says what each is)."""
+
+    @property
+    def discount(self) -> float: ...
+    @property
+    def episode_weight(self) -> float: ...
+    @property
+    def call_weight(self) -> float: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Scheme:
     """``settings`` are those of ``[algorithm.credit]`` that it reads and others may not."""
 
-    terms: Callable[[CreditSettings], Sequence[Term]]
+    terms: Callable[[Weights], Sequence[Term]]
     settings: tuple[str, ...] = ()

@@ -10,13 +10,14 @@ the task.
 
 from __future__ import annotations
 
-from agentlightning.credit.schemes import call, episode
 from agentlightning.credit.schemes.base import CALLS, ROLLOUT, Scheme, Term
+from agentlightning.credit.schemes.call import worth as worth_of_calls
+from agentlightning.credit.schemes.episode import worth as worth_of_episode
 
 MIXED = Scheme(
     lambda settings: (
-        Term(episode.worth, reads=(ROLLOUT,), weight=settings.episode_weight),
-        Term(call.worth, reads=(CALLS,), weight=settings.call_weight),
+        Term(worth_of_episode, reads=(ROLLOUT,), weight=settings.episode_weight),
+        Term(worth_of_calls, reads=(CALLS,), weight=settings.call_weight),
     ),
     settings=("episode_weight", "call_weight"),
 )
